@@ -15,7 +15,7 @@ pub(crate) mod privileges;
 use std::future::Future;
 use std::num::NonZeroUsize;
 
-use distlock_api::{LockError, Result};
+use distlock_api::{ErrorKind, LockError, Result};
 use distlock_engine::store::Claim;
 use futures_util::TryStreamExt;
 use mongodb::bson::{Bson, Document, doc};
@@ -27,8 +27,8 @@ use tokio::time::timeout;
 
 use crate::budget::Budget;
 use crate::claim::claim_state;
-use crate::error::{Effect, Refusal, is_answer, refused, replaced, translate, unmarked, unreadable};
-use crate::lease::Marked;
+use crate::error::{Effect, Refusal, failed_with, is_answer, refused, replaced, translate, unmarked, unreadable};
+use crate::lease::{LATE, Marked, until};
 use crate::records::Records;
 use crate::topology::{Deployment, primary_replaced, unanswered_by, unselected};
 
@@ -46,6 +46,8 @@ pub(crate) struct ChangeOptions<'a> {
     /// The claim whose writes are numbered.
     pub(crate) session: Option<&'a Claim>,
     pub(crate) confirmed_by: ConfirmedBy,
+    /// Whether the change refuses itself if it begins after its time (R31).
+    pub(crate) is_bounded: bool,
     pub(crate) budget: Budget,
 }
 
@@ -53,7 +55,12 @@ impl<'a> ChangeOptions<'a> {
     /// Makes the options of a change of an existing document, which returns the changed document.
     pub(crate) fn new(deployment: Deployment, session: Option<&'a Claim>, budget: Budget) -> Self {
         let (upsert, returning, confirmed_by) = (false, ReturnDocument::After, ConfirmedBy::Majority);
-        Self { upsert, returning, deployment, session, confirmed_by, budget }
+        Self { upsert, returning, deployment, session, confirmed_by, is_bounded: false, budget }
+    }
+
+    /// Makes the options of an attempt to acquire, as [`new`](Self::new) does.
+    pub(crate) fn attempt(deployment: Deployment, claim: &'a Claim, budget: Budget) -> Self {
+        Self { is_bounded: true, ..Self::new(deployment, Some(claim), budget) }
     }
 }
 
@@ -70,6 +77,8 @@ pub(crate) enum ConfirmedBy {
 pub(crate) enum Failure {
     Driver(mongodb::error::Error),
     Known(LockError),
+    /// The change began too late, and has done nothing (R31). The clock was read meanwhile.
+    Late,
 }
 
 impl From<Failure> for LockError {
@@ -77,6 +86,11 @@ impl From<Failure> for LockError {
         match failure {
             Failure::Driver(error) => translate(&error, Effect::Write),
             Failure::Known(error) => error,
+            Failure::Late => {
+                let message = "MongoDB began the operation after the time for it, and did nothing: its clock was set, \
+                               or this machine was suspended";
+                Self::new(ErrorKind::Unavailable, message)
+            }
         }
     }
 }
@@ -192,6 +206,9 @@ impl Records {
 
     /// Changes one document, and decodes the answer that the projection computes. Returns `None` if
     /// no document matches.
+    ///
+    /// If the change is bounded and late, the process has read the server's clock since, and the
+    /// change can be sent again.
     pub(crate) async fn change<T: DeserializeOwned + Send + Sync + 'static>(
         &self,
         filter: Document,
@@ -199,7 +216,9 @@ impl Records {
         projection: Document,
         options: ChangeOptions<'_>,
     ) -> Result<Option<T>, Failure> {
-        let ChangeOptions { upsert, returning, deployment, session, confirmed_by, budget } = options;
+        let ChangeOptions { upsert, returning, deployment, session, confirmed_by, is_bounded, budget } = options;
+        let pipeline =
+            if is_bounded { until(self.bound(budget).await.map_err(Failure::Known)?, pipeline) } else { pipeline };
         let documents = self.collection.clone_with_type::<Marked<T>>();
         let session =
             session.filter(|_| self.orders_sessions(deployment)).map(|claim| claim_state(claim).session.clone());
@@ -231,6 +250,10 @@ impl Records {
                 Ok(Some(answer))
             }
             Ok(Some(Marked { answer: None })) => Err(Failure::Known(unmarked())),
+            Err(error) if failed_with(&error, LATE) => {
+                self.read_server_clock(budget).await.map_err(Failure::Known)?;
+                Err(Failure::Late)
+            }
             Err(error) => match Box::pin(self.explained(&error, budget)).await {
                 Some(explained) => Err(Failure::Known(explained)),
                 None => Err(Failure::Driver(error)),

@@ -21,6 +21,7 @@ use crate::numbers::{EPOCH, LATEST, SECOND};
 mod acquire;
 mod admin;
 mod answer;
+mod bound;
 mod change;
 mod document;
 mod events;
@@ -42,12 +43,13 @@ mod tests;
 mod ticket;
 mod write;
 
-pub(crate) use acquire::{BatchTokens, LATE, last_of};
+pub(crate) use acquire::{BatchTokens, last_of};
 pub(crate) use admin::Victims;
 pub(crate) use answer::{
     Acquisition, Forced, ForcedEntry, HolderState, Keyed, KeyedTickets, Marked, Released, State, Taken, TakenTogether,
     TicketStates, Waiters, Wrote, names,
 };
+pub(crate) use bound::{LATE, until};
 pub(crate) use change::{Edit, Form, NO_SUB_DOCUMENT};
 pub(crate) use document::NOT_A_LOCK;
 pub(crate) use events::Watcher;
@@ -287,6 +289,7 @@ impl Layout {
             "meta": self.value(META),
             "waiting": { "$size": self.live_tickets() },
             "holders": self.holder_states(),
+            "now": { "$toLong": "$$NOW" },
         })
     }
 
@@ -506,7 +509,7 @@ fn time(value: impl Into<Bson>) -> Document {
 }
 
 /// Milliseconds until a time; negative in the past.
-fn until(value: impl Into<Bson>) -> Document {
+fn millis_until(value: impl Into<Bson>) -> Document {
     doc! { "$subtract": [time(value), "$$NOW"] }
 }
 

@@ -7,9 +7,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use distlock_api::Result;
+use distlock_api::{ErrorKind, LockError, Result};
 use distlock_engine::store::Claim;
-use mongodb::bson::Document;
+use mongodb::bson::{Document, doc};
 use mongodb::{Collection, Database};
 use tokio::time::timeout;
 
@@ -17,6 +17,7 @@ use crate::budget::Budget;
 use crate::error::{Effect, translate, unanswered};
 use crate::index::Indexes;
 use crate::lease::{Clock, Layout};
+use crate::numbers::millis;
 use crate::recent_use::RecentUse;
 use crate::server_clock::ServerClock;
 use crate::shared::Shared;
@@ -96,6 +97,27 @@ impl Records {
     pub(crate) fn kept(&self) -> Kept<'_> {
         let has_outcomes = matches!(self.absent, Absent::Own { .. });
         Kept { database: &self.database, collection: self.collection.name(), layout: &self.layout, has_outcomes }
+    }
+
+    /// Returns the server's time from which on a command of this budget must do nothing (R31). The
+    /// call is cut off by then, unless the latest reading of the clock is outdated.
+    pub(crate) async fn bound(&self, budget: Budget) -> Result<Duration> {
+        let now = match self.server_clock.not_before() {
+            Some(now) => now,
+            None => self.read_server_clock(budget).await?,
+        };
+        Ok(now + budget.left())
+    }
+
+    /// Reads the server's clock: the time since the epoch.
+    pub(crate) async fn read_server_clock(&self, budget: Budget) -> Result<Duration> {
+        let reading = self.server_clock.reading();
+        let call = async { self.database.run_command(doc! { "hello": 1 }).await };
+        let hello = self.run(budget, Effect::None, call).await?;
+        let time = hello.get_datetime("localTime").map(|time| millis(time.timestamp_millis()));
+        let time = time.map_err(|_| LockError::new(ErrorKind::Unavailable, "MongoDB's `hello` has no `localTime`"))?;
+        reading.shows(time);
+        Ok(time)
     }
 
     pub(crate) async fn deployment(&self, claim: &Claim, budget: Budget) -> Result<Deployment> {

@@ -135,8 +135,8 @@ fn is_unselected(error: &Error) -> bool {
         && translate(error, Effect::None).kind() == ErrorKind::Unavailable
 }
 
-/// Waits until the driver has a server to send a write to. Nothing is sent before that, so that the
-/// outcome of the write is not unknown if there is none.
+/// Waits until the driver has a server to send a write to. The write is not sent before that, so
+/// that its outcome is not unknown if there is none.
 pub(crate) async fn server(client: &Client, reachability: &Reachability, limit: Duration) -> Result<()> {
     tokio::select! {
         biased;

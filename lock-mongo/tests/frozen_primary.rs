@@ -1,6 +1,8 @@
 //! A primary that is stopped, and replaced by another member while calls to it are under way (C13).
 
-use std::process::Command;
+#[path = "frozen/mod.rs"]
+mod frozen;
+
 use std::time::Duration;
 
 use distlock_api::{LockProvider, LockProviderExt};
@@ -8,30 +10,9 @@ use distlock_conformance_mongo::{MongoServer, Topology};
 use distlock_mongo::MongoProvider;
 use distlock_mongo::mongodb::bson::doc;
 use distlock_mongo::mongodb::{Client, bson::Document, options::ClientOptions};
+use frozen::Frozen;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-
-/// A process that is stopped by SIGSTOP until the value is dropped.
-struct Frozen(String);
-
-impl Frozen {
-    fn freeze(pid: i64) -> Self {
-        let pid = pid.to_string();
-        signal("-STOP", &pid);
-        Self(pid)
-    }
-}
-
-impl Drop for Frozen {
-    fn drop(&mut self) {
-        signal("-CONT", &self.0);
-    }
-}
-
-fn signal(name: &str, pid: &str) {
-    let status = Command::new("kill").args([name, pid]).status().expect("a program `kill`");
-    assert!(status.success(), "kill {name} {pid}: {status}");
-}
 
 /// Far longer than an election and the writes after it, which may take 2 s each. Far shorter than
 /// the limit of a call, which would otherwise end the calls to the frozen member.

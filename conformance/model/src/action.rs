@@ -31,6 +31,8 @@ pub enum Action {
     Cancel(u8),
     /// It withdraws an acquisition that it gave up.
     Withdraw(u8),
+    /// Its clean-up ends without an answer.
+    GiveUp(u8),
     /// It finds that its deadline has passed.
     NoticeLoss(u8),
     /// It stops waiting for the answer.
@@ -247,6 +249,9 @@ impl State {
             Phase::Leaving => {
                 if self.may_withdraw(at) && room {
                     into.push(Action::Withdraw(number));
+                }
+                if client.bound > 0 && self.now() >= client.bound + config.longest_life() {
+                    into.push(Action::GiveUp(number));
                 }
                 let releasing = !client.after_loss && !rules.keep(Guard::NotWhileReleasing);
                 if client.local > 0 && (client.lost || (releasing && self.time < client.deadline)) {

@@ -33,10 +33,11 @@ impl Client {
 
     /// Gives the acquisition up, to withdraw it.
     pub fn leave(&mut self) {
-        let Self { role, dead, number, stream_ended, at_stale, last_call, call, batch, events, used, .. } = *self;
+        let Self { role, dead, number, stream_ended, at_stale, last_call, call, batch, bound, events, used, .. } =
+            *self;
         let phase = Phase::Leaving;
         let rest = Self { role, dead, number, stream_ended, at_stale, last_call, call, ..Self::default() };
-        *self = Self { batch, events, used, phase, ..rest };
+        *self = Self { batch, bound, events, used, phase, ..rest };
     }
 
     /// Stops waiting for the answer to a batch, which may still act (R24).
@@ -66,7 +67,7 @@ impl Client {
 
     fn hold(&mut self, deadline: Time, token: Token, tokens: u8) {
         let Self { role, dead, number, stream_ended, at_stale, last_call, call, events, .. } = *self;
-        let Self { busy_token, must_renew, .. } = *self;
+        let Self { busy_token, must_renew, bound, .. } = *self;
         let phase = Phase::Held;
         let rest = Self {
             role,
@@ -79,6 +80,7 @@ impl Client {
             events,
             busy_token,
             must_renew,
+            bound,
             ..Self::default()
         };
         *self = Self { phase, deadline, ..rest };

@@ -33,6 +33,9 @@ pub struct Config {
     /// For how many ticks a batch may act, in which the first attempt of an acquisition goes (R24);
     /// 0 if there are no batches.
     pub batch: u8,
+    /// For how many ticks an attempt, a renewal or a refresh may begin after it was sent (R31).
+    /// Clean-ups without an answer then end in time. 0 if there is no bound, and no such end.
+    pub limit: u8,
     /// Whether releases are answered before a majority has them (R23).
     pub early_releases: bool,
     /// For how many ticks an operation may stall before `maxTimeMS` ends it.
@@ -91,6 +94,14 @@ impl Config {
             Mode::Exclusive | Mode::Shared => self.block,
             Mode::Permits { .. } => 1,
         }
+    }
+
+    /// Returns for how long after its last bound an acquisition may have something in the record: a
+    /// lease, or a ticket to which a release grants the key.
+    #[must_use]
+    pub const fn longest_life(&self) -> u8 {
+        let ticket = self.ticket_ttl + self.claim;
+        if self.ttl > ticket { self.ttl } else { ticket }
     }
 
     /// Returns the margin, which is subtracted from every deadline (R4).

@@ -11,7 +11,7 @@ use crate::state::{Answer, Event, EventKind, Message, Op, Record, Server, Stage,
 
 /// The result of an execution.
 enum Execution {
-    /// The session has begun a later operation.
+    /// The session has begun a later operation, or it is too late (R31).
     Refused,
     /// It has been executed before.
     Replayed,
@@ -194,6 +194,15 @@ impl Server {
                 return Execution::Replayed;
             }
             session.begun = number;
+        }
+        let is_bounded = match op {
+            Op::Acquire => config.rules.keep(Guard::AttemptBound),
+            Op::Renew => config.rules.keep(Guard::RenewalBound),
+            Op::Refresh => config.rules.keep(Guard::RefreshBound),
+            Op::Release | Op::Batch => false,
+        };
+        if is_bounded && left > 0 && clocks.now >= left {
+            return Execution::Refused;
         }
         let before = self.record;
         let outcome = match op {

@@ -182,7 +182,7 @@ fn explain(rule: &str) -> Result<bool, String> {
     let unseen: Vec<&str> =
         UNSEEN.iter().filter(|(unseen, _)| number.as_ref() == Ok(unseen)).map(|(_, reason)| *reason).collect();
     if removals.is_empty() && unseen.is_empty() {
-        return Err(format!("there is no rule or guard {rule:?}; use R1 to R30, or a name from --list"));
+        return Err(format!("there is no rule or guard {rule:?}; use R1 to R31, or a name from --list"));
     }
     let mut sound = true;
     for removal in removals {

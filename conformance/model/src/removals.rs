@@ -21,7 +21,7 @@ const fn removal(guard: Guard, config: &'static str, property: Property) -> Remo
 }
 
 /// The removal of every guard.
-pub const REMOVALS: [Removal; 57] = [
+pub const REMOVALS: [Removal; 60] = [
     removal(Guard::SentInstant, "renewals", Property::Exclusion),
     removal(Guard::ExtendMax, "stalls", Property::Exclusion),
     removal(Guard::Margin, "failover", Property::Exclusion),
@@ -79,6 +79,9 @@ pub const REMOVALS: [Removal; 57] = [
     removal(Guard::HolderToken, "reader-forced", Property::Forced),
     removal(Guard::HolderOnly, "readers", Property::OwnExpiry),
     removal(Guard::LatestBlock, "joined", Property::Tokens),
+    removal(Guard::AttemptBound, "frozen", Property::Orphan),
+    removal(Guard::RenewalBound, "frozen", Property::Orphan),
+    removal(Guard::RefreshBound, "frozen", Property::Orphan),
 ];
 
 /// The parts of rules that the model cannot show to be needed: the rule, and the part with the

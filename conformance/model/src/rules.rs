@@ -155,11 +155,17 @@ pub enum Guard {
     HolderOnly,
     /// R30: unused tokens are returned only from the latest block.
     LatestBlock,
+    /// R31: an attempt does nothing from its bound on.
+    AttemptBound,
+    /// R31: a renewal does nothing from its bound on.
+    RenewalBound,
+    /// R31: a refresh does nothing from its bound on.
+    RefreshBound,
 }
 
 impl Guard {
     /// All guards, in the order of the rules.
-    pub const ALL: [Self; 57] = [
+    pub const ALL: [Self; 60] = [
         Self::SentInstant,
         Self::ExtendMax,
         Self::Margin,
@@ -217,6 +223,9 @@ impl Guard {
         Self::HolderToken,
         Self::HolderOnly,
         Self::LatestBlock,
+        Self::AttemptBound,
+        Self::RenewalBound,
+        Self::RefreshBound,
     ];
 
     /// Returns the number of the rule.
@@ -251,6 +260,7 @@ impl Guard {
             Self::RunFits | Self::WholeRun => 28,
             Self::HolderToken | Self::HolderOnly => 29,
             Self::LatestBlock => 30,
+            Self::AttemptBound | Self::RenewalBound | Self::RefreshBound => 31,
         }
     }
 }

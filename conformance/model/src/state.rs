@@ -163,8 +163,8 @@ pub struct Message {
     pub token: Token,
     /// The length of the block in the answer.
     pub tokens: u8,
-    /// The remaining ticks. Of a release before it is answered, its minimum hold; of a batch, its
-    /// bound.
+    /// The remaining ticks. Of a release before it is answered, its minimum hold; of other
+    /// operations, their bound (R24, R31).
     pub left: Time,
     /// Whether the acquisition held the lease when this was answered; used only by the properties.
     pub mine: bool,
@@ -256,6 +256,8 @@ pub struct Client {
     pub fence: Time,
     /// Whether a withdrawal was answered before that time.
     pub withdrawn: bool,
+    /// The latest bound of its attempts, renewals and refreshes (R31); 0 if they have none.
+    pub bound: Time,
     /// When the ticket was last refreshed.
     pub refreshed: Time,
     /// When to send the next attempt.

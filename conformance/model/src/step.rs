@@ -62,14 +62,16 @@ impl State {
                 let client = &mut self.clients[usize::from(at)];
                 client.refreshes += 1;
                 client.refreshed = time;
-                self.send(at, Message { op: Op::Refresh, ..Message::default() }, config);
+                let left = self.bound(at, config);
+                self.send(at, Message { op: Op::Refresh, left, ..Message::default() }, config);
             }
             Action::Renew(at) => {
                 let client = &mut self.clients[usize::from(at)];
                 client.renewals += 1;
                 // Marked if it is sent after a gap: only its answer confirms the lease.
                 let (token, number) = (client.last_token, u8::from(client.must_renew));
-                self.send(at, Message { op: Op::Renew, token, number, ..Message::default() }, config);
+                let left = self.bound(at, config);
+                self.send(at, Message { op: Op::Renew, token, number, left, ..Message::default() }, config);
             }
             Action::Release(at) => {
                 let hold = if at == 0 { config.hold } else { 0 };
@@ -101,6 +103,8 @@ impl State {
                 let used = self.clients[usize::from(at)].used;
                 self.call(at, Op::Release, (0, used), config);
             }
+            // All that it may have left in the record has expired.
+            Action::GiveUp(at) => self.clients[usize::from(at)].finish(),
             Action::NoticeLoss(at) => self.clients[usize::from(at)].lose(config),
             Action::Timeout(at) => {
                 let id = self.id_of(usize::from(at), config);
@@ -206,7 +210,18 @@ impl State {
         client.attempts += 1;
         client.phase = Phase::Attempting;
         client.must_renew = false;
-        self.call(at, Op::Acquire, (0, 0), config);
+        let bound = self.bound(at, config);
+        self.call(at, Op::Acquire, (bound, 0), config);
+    }
+
+    /// Returns the bound of an operation that is sent now (R31); 0 for none.
+    fn bound(&mut self, at: u8, config: &Config) -> Time {
+        if config.limit == 0 {
+            return 0;
+        }
+        let bound = self.now() + config.limit;
+        self.clients[usize::from(at)].bound = bound;
+        bound
     }
 
     /// Sends an attempt in a batch. The process knows the server's clock from earlier answers, and

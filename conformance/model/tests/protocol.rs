@@ -49,6 +49,7 @@ fn steps(config: &Config) -> Vec<(bool, Action)> {
         (config.attempts > 1, Action::Attempt(0)),
         (true, Action::Release(0)),
         (true, Action::Withdraw(0)),
+        (config.limit > 0, Action::GiveUp(0)),
         (config.ttl <= config.horizon, Action::NoticeLoss(0)),
         (true, Action::ReceiveEvent(0)),
         (config.slow_requests, Action::Execute(0)),
@@ -100,6 +101,7 @@ sound! {
     queue_of_three, "queue", 120_000;
     minimum_hold, "hold", 28_000;
     batches, "batches", 900_000;
+    frozen_server, "frozen", 1_000;
     batches_and_fail_over, "batch-failover", 900_000;
     early_releases, "early", 250_000;
     early_releases_and_force_release, "early-forced", 850_000;

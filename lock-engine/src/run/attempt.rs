@@ -395,7 +395,9 @@ async fn settle(engine: Arc<Engine>, claim: Claim, mut call: InFlight<Reply>, mu
     if !dirty {
         return engine.local_queues.nudge(claim.key());
     }
-    let last_chance = Instant::now() + engine.store.may_act_for(&claim) + ttl;
+    // A call that has failed may begin at the store until its limit, and never later (R31).
+    let may_act_for = engine.store.may_act_for(&claim).max(engine.options.request_timeout);
+    let last_chance = Instant::now() + may_act_for + ttl;
     if granted && engine.release_unreceived(&claim, last_chance).await {
         return engine.local_queues.nudge(claim.key());
     }

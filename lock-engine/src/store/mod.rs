@@ -185,6 +185,9 @@ pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
     /// If two claims race for a free lease, one is granted and the other is answered busy, never
     /// with an error.
     ///
+    /// An attempt that the server begins after its `timeout` does nothing, if the store can ensure
+    /// that (R31). Otherwise a frozen server makes a lease without an owner when it continues.
+    ///
     /// # Errors
     /// See the trait's *Errors*.
     ///

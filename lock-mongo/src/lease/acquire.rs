@@ -4,18 +4,16 @@ use std::time::Duration;
 
 use distlock_api::AcquisitionId;
 use distlock_engine::store::Attempt;
-use mongodb::bson::{Bson, DateTime, Document, doc};
+use mongodb::bson::{Bson, Document, doc};
 
+use super::bound::{LATE, is_in_time};
 use super::holders::{HOLDERS, ID_OF, MARKER, TOKEN_OF};
 use super::queue::{POSITION, block};
 use super::taken::Block;
 use super::{
     CLOSED_UNTIL, Clock, EXPIRES_AT, EXTEND, ID, LOCK_ID, Layout, QUEUE, TAKE, TOKEN, TTL, WAIT, answer, later_by,
-    literal, millis, one_of, removed, until,
+    literal, millis, millis_until, one_of, removed,
 };
-
-/// The text of the error of a batch that comes too late.
-pub(crate) const LATE: &str = "distlock: late ";
 
 /// Where the tokens of a batch come from (R24).
 #[derive(Clone, Copy, Debug)]
@@ -112,14 +110,13 @@ impl Layout {
         const NEW: &str = "new";
         let new = attempts.iter().zip(identities);
         let new = new.map(|(attempt, identity)| doc! { ID: identity, NEW: attempt.claim.id().as_str() }.into());
-        let is_in_time = doc! { "$lt": ["$$NOW", DateTime::from_millis(millis(bound))] };
         // A pipeline can only fail by a conversion. That of a constant would always fail.
         let refusal = doc! { "$toLong": { "$concat": [LATE, format!("${NEW}")] } };
         let taken = self.taken(attempts[0], format!("${NEW}").into(), self.block_in_batch(attempts[0], tokens));
         let change: Document = taken.into_iter().map(|(field, new)| (self.path(field), new)).collect();
         vec![
             doc! { "$documents": literal(new.collect::<Vec<Bson>>()) },
-            doc! { "$match": { "$expr": { "$cond": [is_in_time, true, refusal] } } },
+            doc! { "$match": { "$expr": { "$cond": [is_in_time(bound), true, refusal] } } },
             doc! { "$set": change },
             doc! { "$unset": NEW },
             doc! { "$merge": { "into": collection, "on": ID, "whenMatched": "fail", "whenNotMatched": "insert" } },
@@ -181,7 +178,6 @@ impl Layout {
     /// document that was never locked counts as such a record, unless it has nothing but its `_id`:
     /// such a one counts as missing.
     pub(crate) fn all_unused(&self, identities: &[Bson], tokens: BatchTokens, bound: Duration) -> Document {
-        let bound = DateTime::from_millis(millis(bound));
         let mut unused = self.without_use(self.if_record(doc! {}));
         if let BatchTokens::From(first) = tokens {
             unused.get_document_mut(self.path(TOKEN)).expect("every record has a token").insert("$lt", first);
@@ -195,7 +191,7 @@ impl Layout {
             }
             None => filter.extend(unused),
         }
-        filter.insert("$expr", doc! { "$lt": ["$$NOW", bound] });
+        filter.insert("$expr", is_in_time(bound));
         filter
     }
 
@@ -224,7 +220,7 @@ impl Layout {
                 "tokens": self.block_len(),
                 "remaining": { "$cond": [
                     self.held_by(id),
-                    until(self.value(EXPIRES_AT)),
+                    millis_until(self.value(EXPIRES_AT)),
                     self.until_turn(position, attempt.turn_window),
                 ] },
                 "at": "$$at",

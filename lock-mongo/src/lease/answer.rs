@@ -107,6 +107,8 @@ pub(crate) struct State {
     /// The live holders, if the lease is not exclusive. Then `holder` is their marker.
     #[serde(default)]
     pub(crate) holders: Option<Vec<HolderState>>,
+    /// Milliseconds since the epoch, by the server.
+    pub(crate) now: i64,
     /// As any program has written it.
     #[serde(default)]
     meta: Option<Bson>,

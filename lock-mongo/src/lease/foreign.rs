@@ -6,7 +6,7 @@ use distlock_engine::store::Attempt;
 use mongodb::bson::{Bson, Document, doc};
 use serde::Deserialize;
 
-use super::{Clock, EXPIRES_AT, ID, LISTS, Layout, TOKEN, answer, until};
+use super::{Clock, EXPIRES_AT, ID, LISTS, Layout, TOKEN, answer, millis_until};
 
 /// The document in the place of a record.
 #[derive(Debug, Deserialize)]
@@ -42,7 +42,7 @@ impl Layout {
     pub(crate) fn found(&self) -> Document {
         answer(doc! {
             "token": { "$type": self.value(TOKEN) },
-            "remaining": { "$cond": [self.has_expiry(), until(self.value(EXPIRES_AT)), Bson::Null] },
+            "remaining": { "$cond": [self.has_expiry(), millis_until(self.value(EXPIRES_AT)), Bson::Null] },
             "too_long": self.too_long(),
         })
     }

@@ -10,8 +10,8 @@ use super::queue::{POSITION, block, bounded, ends_of_tickets};
 use super::taken::taken_text;
 use super::{
     ACQUIRED_AT, CLOSED_UNTIL, Clock, EXPIRED, EXPIRES_AT, EXTEND, KEEP, LOCK_ID, Layout, META, OWNER, PASSED, QUEUE,
-    TAKE, TOKEN, TOKENS, TTL, WAIT, answer, block_len_of, first_token, last_token, later_by, literal, millis, removed,
-    until,
+    TAKE, TOKEN, TOKENS, TTL, WAIT, answer, block_len_of, first_token, last_token, later_by, literal, millis,
+    millis_until, removed,
 };
 
 impl Layout {
@@ -105,7 +105,7 @@ impl Layout {
                 "granted": &granted,
                 "token": of_own(TOKEN_OF, of_lease(TOKEN)),
                 "tokens": block_len_of(of_own(BLOCK_OF, self.value(TOKENS).into())),
-                "remaining": { "$cond": [&granted, until(own_end), until_turn] },
+                "remaining": { "$cond": [&granted, millis_until(own_end), until_turn] },
                 "at": "$$at",
                 "waiting": { "$size": "$$live" },
                 "others": { "$subtract": [{ "$size": "$$held" }, { "$cond": [&granted, 1, 0] }] },

@@ -18,10 +18,11 @@ use distlock_api::{AcquisitionId, Holder, LeaseOptions, LockKey};
 use distlock_engine::store::{Attempt, Ticket};
 use mongodb::bson::{Bson, Document, doc};
 
+use super::bound::is_in_time;
 use super::holders::{earliest, mode_fields, ticket_fits};
 use super::{
     EXPIRES_AT, ID, LOCK_ID, Layout, META, OWNER, QUEUE, REVOKED, answer, block_len_of, clamped, literal, millis,
-    remarks, removed, until,
+    millis_until, remarks, removed,
 };
 
 /// The places of the queue: live tickets and empty ones, computed by the first stage of an
@@ -225,12 +226,14 @@ impl Layout {
         self.value(&format!("{LIVE}.{TICKET}"))
     }
 
-    /// Returns the filter of the records that have a ticket of a batch. Not by `queue.id`, which
-    /// would also match a queue that is no array, and one such record would fail the whole batch.
-    pub(crate) fn refreshable(&self, batch: &[KeyTicket]) -> Document {
+    /// Returns the filter of the records that have a ticket of a batch, while the server's clock is
+    /// before `bound` (R31). Not by `queue.id`, which would also match a queue that is no array,
+    /// and one such record would fail the whole batch.
+    pub(crate) fn refreshable(&self, batch: &[KeyTicket], bound: Duration) -> Document {
         let ids: Vec<&str> = batch.iter().map(|ticket| ticket.id.as_str()).collect();
         let mut filter = self.records(batch.iter().map(|ticket| ticket.identity.clone()));
         filter.insert(self.path(QUEUE), doc! { "$elemMatch": { TICKET: { "$in": ids } } });
+        filter.insert("$expr", is_in_time(bound));
         filter
     }
 
@@ -265,7 +268,7 @@ impl Layout {
             "holders": self.holder_states(),
             "token": { "$ifNull": [self.first_of_block(), 0_i64] },
             "opens": { "$cond": [self.has_marker(), self.opens_beside(opens.clone()), opens] },
-            "remaining": until(self.value(EXPIRES_AT)),
+            "remaining": millis_until(self.value(EXPIRES_AT)),
             "revoked": self.value(REVOKED),
             "now": { "$toLong": "$$NOW" },
         };

@@ -5,6 +5,7 @@ use std::time::Duration;
 use distlock_api::{AcquisitionId, LockKey};
 use mongodb::bson::{Bson, Document, doc};
 
+use super::bound::is_in_time;
 use super::holders::{HOLDERS, ID_OF, KEPT, TOKEN_OF, is_live, latest};
 use super::{EXPIRES_AT, ID, LOCK_ID, Layout, TOKEN, TTL, literal, millis, one_of};
 
@@ -29,18 +30,20 @@ impl Extension {
 }
 
 impl Layout {
-    /// Returns the filter of the leases of a batch that may be extended (R14).
+    /// Returns the filter of the leases of a batch that may be extended, while the server's clock is
+    /// before `bound` (R14, R31).
     ///
     /// By key alone it would extend leases of others. Without the token it would extend a lease
     /// that was released by force, and without the expiry one that no longer has a holder.
     ///
     /// The identities are one constant list, not a branch of `$or` each: that leaves the planner
     /// one plan, and 200 leases take a third of the time.
-    pub(crate) fn renewable(&self, batch: &[Extension]) -> Document {
+    pub(crate) fn renewable(&self, batch: &[Extension], bound: Duration) -> Document {
         let one = doc! { "key": format!("${ID}"), "id": self.value(LOCK_ID), "token": self.value(TOKEN) };
         let each = each(batch);
         let mut filter = self.records(batch.iter().map(|lease| lease.identity.clone()));
         let test = doc! { "$and": [
+            is_in_time(bound),
             { "$gt": [self.value(EXPIRES_AT), "$$NOW"] },
             { "$in": [one, literal(each)] },
         ] };
@@ -51,7 +54,7 @@ impl Layout {
     /// Returns the filter of the records in which a lease of a batch may be extended, whose holders
     /// are not exclusive (R29). A release of a process without modes has granted some of them
     /// alone.
-    pub(crate) fn renewable_beside_others(&self, batch: &[Extension]) -> Document {
+    pub(crate) fn renewable_beside_others(&self, batch: &[Extension], bound: Duration) -> Document {
         let is_renewed = |id: String, token: String| {
             let one = doc! { "key": format!("${ID}"), "id": id, "token": token };
             doc! { "$in": [one, literal(each(batch))] }
@@ -61,6 +64,7 @@ impl Layout {
         let some = doc! { "$map": { "input": self.live_holders(), "in": is_renewed_holder } };
         let mut filter = self.records(batch.iter().map(|lease| lease.identity.clone()));
         let test = doc! { "$and": [
+            is_in_time(bound),
             { "$gt": [self.value(EXPIRES_AT), "$$NOW"] },
             { "$or": [is_renewed(self.value(LOCK_ID), self.value(TOKEN)), { "$anyElementTrue": [some] }] },
         ] };

@@ -64,16 +64,19 @@ fn everything(layout: &Layout, clock: Clock) -> String {
             layout.held_before(NextHolders::Exclusive, identity.clone(), &id),
             layout.held_beside(identity.clone(), &id),
         ],
-        vec![layout.renewable_beside_others(std::slice::from_ref(&lease)), layout.acquisition(&reading("$id"), true)],
+        vec![
+            layout.renewable_beside_others(std::slice::from_ref(&lease), HOUR),
+            layout.acquisition(&reading("$id"), true),
+        ],
         layout.renew_beside_others(&[lease.clone(), short.clone()]),
         layout.renew(std::slice::from_ref(&lease)),
         layout.renew(&[lease.clone(), short]),
         layout.force_release("$why", Victims::All),
         vec![layout.acquisition(&queueing("$id"), true), layout.released(&id), layout.state(), layout.keyed_state()],
-        vec![layout.renewable(&[lease]), layout.purge_index().0, layout.waiters()],
+        vec![layout.renewable(&[lease], HOUR), layout.purge_index().0, layout.waiters()],
         layout.committed(write, Used::Unknown, None, clock),
         vec![layout.writable(identity, write), layout.wrote_before(write, true)],
-        vec![layout.refreshable(&tickets), layout.refresh(), layout.ticket_states(&tickets)],
+        vec![layout.refreshable(&tickets, HOUR), layout.refresh(), layout.ticket_states(&tickets)],
     ];
     pipelines.concat().iter().map(ToString::to_string).collect()
 }

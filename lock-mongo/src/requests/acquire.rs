@@ -76,7 +76,7 @@ async fn take_if_free(records: &Records, attempt: &Attempt, budget: Budget) -> R
     let deployment = records.deployment(claim, budget).await?;
     let pipeline = layout.take(attempt, records.clock(deployment));
     let reading = records.server_clock.reading();
-    let options = ChangeOptions { upsert: true, ..ChangeOptions::new(deployment, Some(claim), budget) };
+    let options = ChangeOptions { upsert: true, ..ChangeOptions::attempt(deployment, claim, budget) };
     match records.change::<Taken>(layout.if_unused(identity), pipeline, layout.token_taken(), options).await {
         Ok(Some(Taken { token, now })) => {
             reading.shows(millis(now));
@@ -85,6 +85,7 @@ async fn take_if_free(records: &Records, attempt: &Attempt, budget: Budget) -> R
             Ok(Some(Reply::Granted(grant)))
         }
         Ok(None) => Err(with_key(unmarked())),
+        Err(Failure::Late) => Ok(None),
         Err(Failure::Driver(error)) if is_lost_race(&error) => Ok(None),
         Err(Failure::Driver(error)) if is_unauthorized(&error) => {
             Err(with_key(Box::pin(privileges::explain(records, &records.absent, &error, budget)).await))
@@ -110,7 +111,7 @@ async fn take_ticket(
     let filter = layout.if_held_by_another(wanted(layout, identity, absent), attempt, ticket);
     let pipeline = layout.take_ticket(attempt, ticket);
     let reading = records.server_clock.reading();
-    let options = ChangeOptions::new(deployment, Some(claim), budget);
+    let options = ChangeOptions::attempt(deployment, claim, budget);
     match records.change::<Acquisition>(filter, pipeline, layout.ticket_taken(attempt), options).await {
         Ok(Some(answer)) => {
             reading.shows(millis(answer.now));
@@ -122,7 +123,8 @@ async fn take_ticket(
             recent_use.mark_crowded(claim.key().as_str(), false);
             Ok(None)
         }
-        // The long way says what is wrong.
+        // The long way decides, or says what is wrong.
+        Err(Failure::Late) => Ok(None),
         Err(Failure::Driver(error)) if is_unauthorized(&error) || rejection(&error).is_some() => Ok(None),
         Err(failure) => Err(with_key(failure.into())),
     }
@@ -139,7 +141,8 @@ fn mark_use(records: &Records, claim: &Claim, answer: &Acquisition) {
 
 /// Goes the long way. With a grant the document, if requested, is kept in the claim's state.
 ///
-/// One that lost the race for a new record goes again: it may share the key with the winner.
+/// One that lost the race for a new record goes again: it may share the key with the winner. So
+/// does one that was late by an outdated reading of the server's clock (R31).
 async fn acquire(
     records: &Records,
     attempt: &Attempt,
@@ -147,8 +150,8 @@ async fn acquire(
     with_document: bool,
     budget: Budget,
 ) -> Result<Reply> {
-    for _ in 0..2 {
-        if let Some(reply) = acquire_once(records, attempt, absent, with_document, budget).await? {
+    for is_last in [false, true] {
+        if let Some(reply) = acquire_once(records, attempt, absent, with_document, is_last, budget).await? {
             return Ok(reply);
         }
     }
@@ -156,12 +159,14 @@ async fn acquire(
     Ok(retry_at_once())
 }
 
-/// Sends one command. Returns `None` if it lost the race for a new record.
+/// Sends one command. Returns `None` if it lost the race for a new record, or was late and may be
+/// sent again.
 async fn acquire_once(
     records: &Records,
     attempt: &Attempt,
     absent: &Absent,
     with_document: bool,
+    is_last: bool,
     budget: Budget,
 ) -> Result<Option<Reply>> {
     let Records { layout, recent_use, .. } = records;
@@ -176,7 +181,7 @@ async fn acquire_once(
     let mut pipeline = layout.preparation(default);
     pipeline.extend(layout.acquire(attempt, records.clock(deployment)));
     let upsert = !matches!(absent, Absent::Nothing);
-    let options = ChangeOptions { upsert, ..ChangeOptions::new(deployment, Some(claim), budget) };
+    let options = ChangeOptions { upsert, ..ChangeOptions::attempt(deployment, claim, budget) };
     let projection = layout.acquisition(attempt, with_document);
     let reading = records.server_clock.reading();
     // A document that is no record is not matched, and the insertion collides with it (R22).
@@ -199,6 +204,7 @@ async fn acquire_once(
         }
         Ok(None) if upsert => Err(with_key(unmarked())),
         Ok(None) => Err(with_key(no_document())),
+        Err(Failure::Late) if !is_last => Ok(None),
         Err(Failure::Driver(error)) if is_lost_race(&error) => match absent {
             Absent::Record => after_collision(records, attempt, identity, deployment, budget).await.map_err(with_key),
             Absent::Own { filter, .. } => {
@@ -245,8 +251,7 @@ async fn after_collision(
         return Ok(Some(Reply::Busy(BusyReply::new().with_holder_remaining(respected))));
     }
     let (filter, pipeline) = (layout.expired_foreign(identity), layout.adopt(attempt, records.clock(deployment)));
-    let claim = Some(&attempt.claim);
-    let options = ChangeOptions::new(deployment, claim, budget);
+    let options = ChangeOptions::attempt(deployment, &attempt.claim, budget);
     let answer = records.change::<Acquisition>(filter, pipeline, layout.acquisition(attempt, false), options).await?;
     answer.map(|answer| reply(attempt, &answer)).transpose()
 }

@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use distlock_api::{ErrorKind, LockError, Mode, ReleaseOutcome, Result};
 use distlock_engine::store::{Claim, Release};
-use mongodb::bson::{Bson, Document, doc};
+use mongodb::bson::{Bson, Document};
 
 use crate::budget::Budget;
 use crate::calls::{ChangeOptions, ConfirmedBy, Failure};
 use crate::claim::claim_state;
-use crate::error::Effect;
 use crate::lease::{Clock, Held, Layout, Leaving, NextHolders, Released};
 use crate::records::Records;
 use crate::topology::Deployment;
@@ -164,22 +163,15 @@ pub(crate) async fn withdraw(records: &Records, claim: &Claim, timeout: Duration
     // The claim has a ticket more probably than a lease, so the short ways are not tried.
     claim_state(claim).release_sent.store(true, Ordering::Relaxed);
     let ends = claim_state(claim).batch_ends.load(Ordering::Relaxed);
-    let now = if ends == 0 { None } else { Some(server_time(records, Budget::new(timeout)).await) };
+    let now = if ends == 0 { None } else { Some(records.read_server_clock(Budget::new(timeout)).await) };
     let _ = release(records, &Release::new(claim.clone()).with_timeout(timeout)).await?;
+    let ends = Duration::from_millis(ends);
     match now.transpose()? {
         // R24: it may still take the lease, and is withdrawn again.
         Some(now) if now < ends => {
-            let message = format!("a batch without an answer can take effect for {} ms more", ends - now);
+            let message = format!("a batch without an answer can take effect for {:?} more", ends - now);
             Err(LockError::new(ErrorKind::Unavailable, message).with_key(claim.key().clone()))
         }
         _ => Ok(()),
     }
-}
-
-/// Reads the server's clock, in milliseconds since the epoch.
-async fn server_time(records: &Records, budget: Budget) -> Result<u64> {
-    let call = async { records.database.run_command(doc! { "hello": 1 }).await };
-    let hello = records.run(budget, Effect::None, call).await?;
-    let time = hello.get_datetime("localTime").ok().and_then(|time| u64::try_from(time.timestamp_millis()).ok());
-    time.ok_or_else(|| LockError::new(ErrorKind::Unavailable, "MongoDB's `hello` has no `localTime`"))
 }

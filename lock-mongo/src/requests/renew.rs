@@ -11,6 +11,7 @@ use super::tickets::{Standings, refresh};
 use crate::budget::Budget;
 use crate::calls::UpdateMany;
 use crate::lease::{Extension, KeyTicket, Keyed, Layout, State, identity_index, names};
+use crate::numbers::millis;
 use crate::records::Records;
 use crate::topology::Deployment;
 
@@ -89,8 +90,17 @@ impl RenewalTarget {
     }
 }
 
+/// Extends the leases of a batch. If the reading of the server's clock was outdated, the update has
+/// refused itself (R31), and is sent again.
 async fn extend(records: &Records, batch: &[Extension], budget: Budget) -> Result<LeaseAnswers> {
+    let (answers, was_late) = extend_once(records, batch, budget).await?;
+    if was_late { Ok(extend_once(records, batch, budget).await?.0) } else { Ok(answers) }
+}
+
+/// Sends one update. Returns whether it came too late, too.
+async fn extend_once(records: &Records, batch: &[Extension], budget: Budget) -> Result<(LeaseAnswers, bool)> {
     let layout = &records.layout;
+    let bound = records.bound(budget).await?;
     let update = |filter, change: Vec<Document>| UpdateMany {
         filter,
         change: change.into(),
@@ -101,11 +111,11 @@ async fn extend(records: &Records, batch: &[Extension], budget: Budget) -> Resul
         batch.iter().cloned().partition(|lease| lease.is_exclusive);
     let mut updates = Vec::with_capacity(2);
     if !exclusive.is_empty() {
-        updates.push(update(layout.renewable(&exclusive), layout.renew(&exclusive)));
+        updates.push(update(layout.renewable(&exclusive, bound), layout.renew(&exclusive)));
     }
     if !beside_others.is_empty() {
         let (filter, change) =
-            (layout.renewable_beside_others(&beside_others), layout.renew_beside_others(&beside_others));
+            (layout.renewable_beside_others(&beside_others, bound), layout.renew_beside_others(&beside_others));
         updates.push(update(filter, change));
     }
     let extended = records.update_all(updates, budget).await?;
@@ -113,15 +123,20 @@ async fn extend(records: &Records, batch: &[Extension], budget: Budget) -> Resul
     // Fewer, if a record has several leases of the batch: one that is extended says nothing about
     // the others.
     if extended == Some(batch.len() as u64) {
-        return Ok(LeaseAnswers::AllHeld);
+        return Ok((LeaseAnswers::AllHeld, false));
     }
     // One query for all records of the batch. It compares by the same rules, and also returns which
     // lease was released by force.
     let (filter, projection) = (layout.records(batch.iter().map(|lease| lease.identity.clone())), layout.keyed_state());
+    let reading = records.server_clock.reading();
     let found: Vec<Keyed> = records.find_all(filter, projection, budget).await?;
+    let now = found.first().map(|found| millis(found.state.now));
+    if let Some(now) = now {
+        reading.shows(now);
+    }
     let states = found.into_iter().filter_map(|Keyed { identity, state }| Some((layout.key(&identity)?, state)));
     let states: HashMap<LockKey, State> = states.collect();
-    Ok(LeaseAnswers::new(batch, states, extended))
+    Ok((LeaseAnswers::new(batch, states, extended), now.is_some_and(|now| now >= bound)))
 }
 
 /// Returns how many leases an update has extended, if the server's count is reliable.
@@ -205,8 +220,7 @@ mod tests {
     /// Returns the records of leases that are held.
     fn held(leases: &[&Extension]) -> HashMap<LockKey, State> {
         let state = |lease: &&Extension| {
-            let record =
-                doc! { "holder": lease.id.as_str(), "token": lease.token, "remaining": 9_000_i64, "waiting": 0 };
+            let record = doc! { "holder": lease.id.as_str(), "token": lease.token, "remaining": 9_000_i64, "waiting": 0, "now": 1_i64 };
             (lease.key.clone(), mongodb::bson::from_document(record).unwrap())
         };
         leases.iter().map(state).collect()

@@ -22,13 +22,14 @@ pub(super) type Standings = HashMap<AcquisitionId, Result<Standing>>;
 /// Refreshes the tickets that exist, and returns the standing of all. None is added.
 pub(super) async fn refresh(records: &Records, batch: &[KeyTicket], budget: Budget) -> Result<Standings> {
     let layout = &records.layout;
+    let bound = records.bound(budget).await?;
     if let [ticket] = batch {
-        if let Some(states) = refresh_one(records, batch, budget).await? {
+        if let Some(states) = refresh_one(records, batch, bound, budget).await? {
             return Ok(HashMap::from([(ticket.id.clone(), standing(&states, 0, &ticket.id))]));
         }
     } else {
         let update = UpdateMany {
-            filter: layout.refreshable(batch),
+            filter: layout.refreshable(batch, bound),
             change: layout.refresh().into(),
             array_filters: vec![Layout::own_tickets(batch)],
             hint: Some(identity_index()),
@@ -38,7 +39,12 @@ pub(super) async fn refresh(records: &Records, batch: &[KeyTicket], budget: Budg
 
     let (filter, projection) =
         (layout.records(batch.iter().map(|ticket| ticket.identity.clone())), layout.ticket_states(batch));
+    let reading = records.server_clock.reading();
     let found: Vec<KeyedTickets> = records.find_all(filter, projection, budget).await?;
+    // If the refresh was late by an outdated reading, the next one is not.
+    if let Some(KeyedTickets { states, .. }) = found.first() {
+        reading.shows(millis(states.now));
+    }
     let found =
         found.into_iter().filter_map(|KeyedTickets { identity, states }| Some((layout.key(&identity)?, states)));
     let found: HashMap<LockKey, TicketStates> = found.collect();
@@ -56,7 +62,12 @@ pub(super) async fn refresh(records: &Records, batch: &[KeyTicket], budget: Budg
 ///
 /// The command is built here, because the driver would number it. The server keeps the record as it
 /// was after a numbered one, and a refresh would write a long queue each time.
-async fn refresh_one(records: &Records, batch: &[KeyTicket], budget: Budget) -> Result<Option<TicketStates>> {
+async fn refresh_one(
+    records: &Records,
+    batch: &[KeyTicket],
+    bound: Duration,
+    budget: Budget,
+) -> Result<Option<TicketStates>> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Reply {
@@ -67,7 +78,7 @@ async fn refresh_one(records: &Records, batch: &[KeyTicket], budget: Budget) -> 
     let layout = &records.layout;
     let command = doc! {
         "findAndModify": records.collection.name(),
-        "query": layout.refreshable(batch),
+        "query": layout.refreshable(batch, bound),
         "update": layout.refresh(),
         "arrayFilters": [Layout::own_tickets(batch)],
         "fields": layout.ticket_states(batch),

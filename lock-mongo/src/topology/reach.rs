@@ -10,11 +10,13 @@
 //! it is read at most once per [`RECENT`].
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mongodb::Client;
+use mongodb::bson::doc;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -100,18 +102,28 @@ impl Reachability {
         u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Waits until a server takes writes, as far as the driver knows. Sends nothing.
+    /// Waits until a server takes writes, as far as the driver knows. Sends nothing that has an
+    /// effect.
     pub(super) async fn server(&self, client: &Client) {
+        let mut pinged = pin!(ping(client));
         while !self.is_certain() {
             let found = self.found.notified();
             let is_due = self.is_check_due();
             if is_due && Servers::of(client).can_serve() {
-                // Certain until the next call is not answered.
-                self.answered();
-                return self.found.notify_waiters();
+                return self.has_found();
             }
-            let _ = timeout(if is_due { WAIT } else { WATCH }, found).await;
+            let waiting = timeout(if is_due { WAIT } else { WATCH }, found);
+            tokio::select! {
+                () = &mut pinged, if is_due => return self.has_found(),
+                _ = waiting => {}
+            }
         }
+    }
+
+    /// Records that there is a server: certain until the next call is not answered.
+    fn has_found(&self) {
+        self.answered();
+        self.found.notify_waiters();
     }
 
     /// Returns whether the caller is to check now. The one that has checked does so again.
@@ -119,6 +131,15 @@ impl Reachability {
         let (now, wait) = (self.millis(), u64::try_from(WAIT.as_millis()).expect("small"));
         let check = |last| (now >= last + wait || last == 0).then_some(now.max(1));
         self.checked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, check).is_ok()
+    }
+}
+
+/// Resolves when a server that takes writes has answered. A command that waits for a server makes
+/// the driver check its servers at once. Otherwise it checks one that has failed after ten seconds.
+async fn ping(client: &Client) {
+    let database = client.database("admin");
+    while database.run_command(doc! { "ping": 1 }).await.is_err() {
+        sleep(LOOK).await;
     }
 }
 
@@ -343,7 +364,6 @@ pub(crate) async fn primary_replaced(client: &Client) {
 
 #[cfg(test)]
 mod tests {
-    use mongodb::bson::doc;
     use mongodb::options::ClientOptions;
 
     use super::*;

@@ -34,6 +34,7 @@ mod garbled;
 mod guide;
 mod hints;
 mod imitated;
+mod late;
 mod lease;
 mod modes;
 mod older;
@@ -168,6 +169,7 @@ fn trials(runtime: &Arc<Runtime>, servers: &[MongoServer], at_once: usize) -> (V
         batch::add(&mut checks);
         older::add(&mut checks);
         modes::add(&mut checks);
+        late::add(&mut checks);
         hints::add(&mut checks);
         streams::add(&mut checks);
         values::add(&mut checks);

@@ -32,6 +32,7 @@ pub(super) const BASE: Config = Config {
     slow_answers: true,
     attempts: 2,
     batch: 0,
+    limit: 0,
     early_releases: false,
     longest_stall: 100,
     renewals: 0,

@@ -4,7 +4,7 @@
 use super::base::{BASE, NONE};
 use crate::config::{Config, Faults};
 
-pub(super) const EXCLUSIVE: [Config; 22] = [
+pub(super) const EXCLUSIVE: [Config; 23] = [
     // Messages get lost.
     Config { name: "lost", horizon: 4, faults: Faults { drops: 2, ..NONE }, ..BASE },
     // Messages are late: their callers stop waiting for the answer, or leave.
@@ -150,6 +150,21 @@ pub(super) const EXCLUSIVE: [Config; 22] = [
         cancel: true,
         slow_answers: false,
         faults: Faults { timeouts: 1, stalls: 1, ..NONE },
+        ..BASE
+    },
+    // A frozen server executes what it has received when it continues. Meanwhile clean-ups have
+    // ended without an answer.
+    Config {
+        name: "frozen",
+        attempts: 1,
+        renewals: 1,
+        refreshes: 1,
+        cancel: true,
+        limit: 1,
+        claim: 1,
+        ticket_ttl: 2,
+        messages: 2,
+        slow_answers: false,
         ..BASE
     },
     // A batch reaches another primary, whose clock differs.

@@ -101,7 +101,7 @@ sound! {
     queue_of_three, "queue", 120_000;
     minimum_hold, "hold", 28_000;
     batches, "batches", 900_000;
-    frozen_server, "frozen", 1_000;
+    frozen_server, "frozen", 60_000;
     batches_and_fail_over, "batch-failover", 900_000;
     early_releases, "early", 250_000;
     early_releases_and_force_release, "early-forced", 850_000;

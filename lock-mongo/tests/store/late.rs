@@ -14,7 +14,7 @@ use super::Checks;
 use super::world::{LONG, Sent, World, age_ticket, claim, granted, id, key, queued, random_name, release, ticket};
 
 /// How long an operation may take.
-const LIMIT: Duration = Duration::from_secs(1);
+const LIMIT: Duration = Duration::from_secs(5);
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, R31 late_attempts_take_nothing);
@@ -58,7 +58,7 @@ fn writes(sent: &Sent) -> Vec<Document> {
 
 /// Sends the commands again, after their bounds. Returns how many the server refused.
 async fn arrive_late(world: &World, commands: &[Document]) -> usize {
-    tokio::time::sleep(LIMIT + LIMIT / 2).await;
+    tokio::time::sleep(LIMIT + Duration::from_secs(1)).await;
     let mut refused = 0;
     for command in commands {
         if let Err(error) = world.client.database("distlock_test").run_command(command.clone()).await {

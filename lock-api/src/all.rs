@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::future::{Future, IntoFuture};
+use std::future::{Future, IntoFuture, ready};
 use std::ops::Index;
 use std::pin::Pin;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::mode::Mode;
 use crate::options::AcquireOptions;
 use crate::parse::IntoLockKey;
 use crate::provider::{Acquired, LockProvider};
-use crate::style::{Group, acquire_group_now, finish_run};
+use crate::style::{Group, acquire_group_now, finish_run, yield_on_error};
 use crate::token::FencingToken;
 use crate::{acquire_setters, mode_setters, try_setters, wait_setters};
 
@@ -37,8 +37,8 @@ async fn acquire<P: LockProvider + ?Sized>(
     modes: Modes,
     options: AcquireOptions,
 ) -> Result<Group<LockGuard>> {
-    let keys = keys?;
-    let modes = modes_by_key(&keys, modes)?;
+    let checked = keys.and_then(|keys| Ok((modes_by_key(&keys, modes)?, keys)));
+    let (modes, keys) = yield_on_error(ready(checked)).await?;
     let with_mode = |key: &LockKey, options: AcquireOptions| match modes.get(key) {
         Some(mode) => options.with_mode(*mode),
         None => options,

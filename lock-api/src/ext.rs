@@ -13,7 +13,7 @@ use crate::lead::{Lead, LeaderObserver};
 use crate::options::{AcquireOptions, Wait};
 use crate::parse::IntoLockKey;
 use crate::provider::{Acquired, DistributedLock, Lock, LockProvider};
-use crate::style::finish_run;
+use crate::style::{finish_run, yield_on_error};
 use crate::token::FencingToken;
 use crate::{acquire_setters, mode_setters, try_setters, wait_setters};
 
@@ -198,7 +198,7 @@ impl<'a, P: LockProvider + ?Sized> sealed::Target for KeyTarget<'a, P> {
     fn start(self, options: AcquireOptions) -> Self::Acquiring {
         match self.key {
             Ok(key) => self.provider.acquire_with(key, options),
-            Err(error) => Box::pin(std::future::ready(Err(error))),
+            Err(error) => Box::pin(yield_on_error(std::future::ready(Err(error)))),
         }
     }
 }

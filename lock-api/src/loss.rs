@@ -8,6 +8,8 @@ use std::task::{Context, Poll};
 
 use tokio::task::coop::unconstrained;
 
+use crate::style::yield_on_error;
+
 /// How a lock was lost before its guard was released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -99,12 +101,16 @@ impl fmt::Debug for LostSignal {
 /// # Cancel safety
 /// As cancel safe as the future.
 pub async fn until_lost<F: Future>(mut lost: LostSignal, future: F) -> Result<F::Output, Loss> {
-    let mut future = pin!(future);
-    std::future::poll_fn(|cx| {
-        if let Poll::Ready(loss) = Pin::new(&mut lost).poll(cx) {
-            return Poll::Ready(Err(loss));
-        }
-        future.as_mut().poll(cx).map(Ok)
-    })
-    .await
+    let ended = async {
+        let mut future = pin!(future);
+        std::future::poll_fn(|cx| {
+            if let Poll::Ready(loss) = Pin::new(&mut lost).poll(cx) {
+                return Poll::Ready(Err(loss));
+            }
+            future.as_mut().poll(cx).map(Ok)
+        })
+        .await
+    };
+    // A loss is final: each further call would fail at once.
+    yield_on_error(ended).await
 }

@@ -69,13 +69,19 @@ pub trait LockProvider: fmt::Debug + fmt::Display + Send + Sync + 'static {
     /// As with any fair lock, a future that is kept but not polled keeps its position in the queue.
     /// Drop an acquisition that is no longer polled, such as the loser of a `select!`.
     ///
+    /// # Cooperation
+    /// A call that is answered without I/O lets other tasks run, above all where it is refused
+    /// ([C18]): its caller may repeat it at once. See
+    /// [`yield_on_error`](crate::style::yield_on_error).
+    ///
     /// [C11]: distlock_api::contract#c11
     /// [C13]: distlock_api::contract#c13
+    /// [C18]: distlock_api::contract#c18
     async fn acquire_with(&self, key: LockKey, options: AcquireOptions) -> Result<Acquired>;
 
     /// Acquires the lock of a key if that takes neither a wait nor I/O. Returns the answer that
-    /// [`acquire_with`](Self::acquire_with) would give when it is first polled. After `None`, which
-    /// means that there is no such answer and that nothing was changed, call `acquire_with`.
+    /// [`acquire_with`](Self::acquire_with) would give without either. After `None`, which means
+    /// that there is no such answer and that nothing was changed, call `acquire_with`.
     ///
     /// A short cut for callers with many keys that are mostly free, such as middleware: it makes no
     /// future, and allocates nothing for one. Defaults to `None`, which is right for every provider

@@ -15,6 +15,7 @@ use distlock_api::{
     LostSignal, ReleaseFuture, Result, Wait,
 };
 use parking_lot::Mutex;
+use tokio::task::yield_now;
 use tokio::time::Instant;
 
 use crate::provider::MemoryProvider;
@@ -242,6 +243,25 @@ impl MemoryOnce {
 #[async_trait]
 impl OnceProvider for MemoryOnce {
     async fn once_with(&self, key: LockKey, options: OnceOptions) -> Result<Once> {
+        let answer = self.answer(key, options).await;
+        // It may have come without a wait, and its caller may ask again at once.
+        if !matches!(answer, Ok(Once::Begun(_))) {
+            yield_now().await;
+        }
+        answer
+    }
+
+    async fn inspect(&self, key: &LockKey) -> Result<OnceRecord> {
+        self.read(key).await
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.locks.close().await
+    }
+}
+
+impl MemoryOnce {
+    async fn answer(&self, key: LockKey, options: OnceOptions) -> Result<Once> {
         let acquire = options.acquire();
         let checked = options.validate().and_then(|()| acquire.lease().terms().map(drop));
         checked.and_then(|()| acquire.holder().validate()).map_err(|error| error.with_key(key.clone()))?;
@@ -264,14 +284,6 @@ impl OnceProvider for MemoryOnce {
                 return Ok(once);
             }
         }
-    }
-
-    async fn inspect(&self, key: &LockKey) -> Result<OnceRecord> {
-        self.read(key).await
-    }
-
-    async fn close(&self) -> Result<()> {
-        self.locks.close().await
     }
 }
 

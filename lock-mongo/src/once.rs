@@ -9,10 +9,12 @@ mod builder;
 mod handle;
 
 use std::fmt;
+use std::future::ready;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use distlock_api::once::{Once, OnceGuard, OnceHandle, OnceOptions, OnceProvider, OnceRecord, OnceState};
+use distlock_api::style::yield_on_error;
 use distlock_api::{Disposition, ErrorKind, LeaseOptions, LockError, LockKey, LockProvider, Result, Wait, contained};
 use mongodb::bson::Document;
 use tokio::runtime::Handle;
@@ -247,10 +249,10 @@ impl Drop for Unclaimed {
 #[async_trait]
 impl OnceProvider for MongoOnce {
     async fn once_with(&self, key: LockKey, options: OnceOptions) -> Result<Once> {
-        self.check(&key, &options)?;
-        if self.marks.is_closed() {
-            return Err(LockError::closed().with_key(key));
-        }
+        let checked = self.check(&key, &options);
+        let closed = || LockError::closed().with_key(key.clone());
+        let open = checked.and_then(|()| if self.marks.is_closed() { Err(closed()) } else { Ok(()) });
+        yield_on_error(ready(open)).await?;
         let since = Instant::now();
         // What is left of a wait, for a query. Without a wait it is one attempt, of two requests.
         let left = || match options.acquire().wait() {

@@ -1,8 +1,10 @@
 //! Lists, inspects, releases and purges locks.
 
+use std::future::ready;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+use distlock_api::style::yield_on_error;
 use distlock_api::{
     ErrorKind, ForcedRelease, LockAdmin, LockError, LockEvents, LockFilter, LockInfo, LockKey, Result, async_trait,
 };
@@ -95,7 +97,7 @@ impl LockAdmin for PostgresStore {
     }
 
     async fn release_matching(&self, filter: &LockFilter, reason: &str) -> Result<u64> {
-        filter.ensure_restricted()?;
+        yield_on_error(ready(filter.ensure_restricted())).await?;
         let ((from, until, owner), reason) = (bounds(filter), reason.as_bytes());
         let (mut released, mut after) = (0, None);
         loop {

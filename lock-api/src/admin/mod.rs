@@ -4,6 +4,7 @@ mod event;
 mod filter;
 mod info;
 
+use std::future::ready;
 use std::num::NonZeroUsize;
 use std::pin::Pin;
 
@@ -14,6 +15,7 @@ use futures_util::stream::{TryStreamExt, iter, try_unfold};
 use crate::acquisition::AcquisitionId;
 use crate::error::{ErrorKind, LockError, Result};
 use crate::key::LockKey;
+use crate::style::yield_on_error;
 
 pub use event::{LockEvent, LockEvents};
 pub use filter::{ListOptions, LockFilter};
@@ -82,7 +84,7 @@ pub trait LockAdmin: Send + Sync {
     /// default.
     async fn force_release_holder(&self, key: &LockKey, id: &AcquisitionId, reason: &str) -> Result<Option<LockInfo>> {
         let _ = (key, id, reason);
-        Err(unsupported("cannot take a lock away from one of its holders: `force_release` takes it from all"))
+        unsupported("cannot take a lock away from one of its holders: `force_release` takes it from all").await
     }
 
     /// Returns the locks that match and are not free, as [`inspect`](Self::inspect) shows them, in
@@ -116,7 +118,7 @@ pub trait LockAdmin: Send + Sync {
     /// [`Unsupported`](ErrorKind::Unsupported) by default; when the store does not answer.
     async fn page(&self, filter: &LockFilter, after: Option<&LockKey>, limit: NonZeroUsize) -> Result<Vec<LockInfo>> {
         let _ = (filter, after, limit);
-        Err(unsupported("cannot list locks: `inspect` each key"))
+        unsupported("cannot list locks: `inspect` each key").await
     }
 
     /// Returns the changes of the locks from now on.
@@ -130,7 +132,7 @@ pub trait LockAdmin: Send + Sync {
     /// when the store does not answer. Items of the stream can be the same errors; an error is the
     /// last item.
     async fn watch(&self) -> Result<LockEvents> {
-        Err(unsupported("cannot watch locks: `inspect` their keys from time to time"))
+        unsupported("cannot watch locks: `inspect` their keys from time to time").await
     }
 
     /// Takes all locks away from the owner, as [`force_release`](Self::force_release) does with
@@ -158,7 +160,7 @@ pub trait LockAdmin: Send + Sync {
     /// outcome is unknown: then some of the locks may be released. The call can be repeated.
     async fn release_matching(&self, filter: &LockFilter, reason: &str) -> Result<u64> {
         let _ = (filter, reason);
-        Err(unsupported("cannot release the locks of an owner: `force_release` each key"))
+        unsupported("cannot release the locks of an owner: `force_release` each key").await
     }
 
     /// Returns the last forced releases of this key, the oldest first: the victim, the time and the
@@ -168,13 +170,14 @@ pub trait LockAdmin: Send + Sync {
     /// [`Unsupported`](ErrorKind::Unsupported) by default; when the store does not answer.
     async fn history(&self, key: &LockKey) -> Result<Vec<ForcedRelease>> {
         let _ = key;
-        Err(unsupported("keeps no history of forced releases"))
+        unsupported("keeps no history of forced releases").await
     }
 }
 
 /// A stream of locks. See [`LockAdmin::list`].
 pub type LockList<'a> = Pin<Box<dyn Stream<Item = Result<LockInfo>> + Send + 'a>>;
 
-fn unsupported(what: &str) -> LockError {
-    LockError::new(ErrorKind::Unsupported, format!("this backend {what}"))
+async fn unsupported<T>(what: &str) -> Result<T> {
+    let error = LockError::new(ErrorKind::Unsupported, format!("this backend {what}"));
+    yield_on_error(ready(Err(error))).await
 }

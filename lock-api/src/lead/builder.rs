@@ -1,7 +1,7 @@
 //! The terms of a candidate.
 
 use std::fmt;
-use std::future::{Future, Pending};
+use std::future::{Future, Pending, ready};
 use std::time::Duration;
 
 use super::backoff::Backoff;
@@ -13,6 +13,7 @@ use crate::error::{LockError, Result};
 use crate::key::LockKey;
 use crate::options::{AcquireOptions, Wait};
 use crate::provider::LockProvider;
+use crate::style::yield_on_error;
 
 /// How long one campaign waits by default.
 const DEFAULT_ROUND: Duration = Duration::from_secs(30);
@@ -162,12 +163,15 @@ impl<P: LockProvider + ?Sized, S: Future> Lead<'_, P, S> {
         F: Future<Output = Result<T, E>>,
         E: fmt::Display,
     {
-        let key = self.key?;
-        let (options, round) = terms(self.options).map_err(|error| error.with_key(key.clone()))?;
-        self.backoff.validate().map_err(|error| error.with_key(key.clone()))?;
-        let reporter = Reporter::begin(self.health);
-        let candidate = Candidate { provider: self.provider, key, options, round, backoff: self.backoff, reporter };
-        candidate.run(self.shutdown, task).await
+        let Self { provider, key, options, backoff, health, shutdown } = self;
+        let checked = key.and_then(|key| {
+            let terms = terms(options).and_then(|terms| backoff.validate().map(|()| terms));
+            terms.map(|terms| (key.clone(), terms)).map_err(|error| error.with_key(key))
+        });
+        let (key, (options, round)) = yield_on_error(ready(checked)).await?;
+        let reporter = Reporter::begin(health);
+        let candidate = Candidate { provider, key, options, round, backoff, reporter };
+        candidate.run(shutdown, task).await
     }
 }
 

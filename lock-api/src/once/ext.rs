@@ -11,6 +11,7 @@ use crate::error::Result;
 use crate::key::LockKey;
 use crate::options::{AcquireOptions, Wait};
 use crate::parse::IntoLockKey;
+use crate::style::yield_on_error;
 
 /// Fluent calls on every [`OnceProvider`], `dyn OnceProvider` included.
 pub trait OnceProviderExt: OnceProvider {
@@ -111,7 +112,7 @@ impl<'a, P: OnceProvider + ?Sized> IntoFuture for BeginOnce<'a, P> {
         let Self { provider, key, once, options } = self;
         match key {
             Ok(key) => provider.once_with(key, once.with_acquire(options)),
-            Err(error) => Box::pin(std::future::ready(Err(error))),
+            Err(error) => Box::pin(yield_on_error(std::future::ready(Err(error)))),
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::error::{LockError, Result};
 use crate::guard::HasFencingToken;
 use crate::key::LockKey;
 use crate::loss::{Loss, LostSignal, until_lost};
+use crate::style::yield_on_error;
 use crate::token::FencingToken;
 
 /// What a backend has to offer for a guard. Dropping it ends the lease in the background, and
@@ -172,9 +173,12 @@ impl OnceGuard {
     /// which. The lease ends in both cases.
     pub async fn complete(&mut self, value: impl AsRef<[u8]> + Send) -> Result<(), NotCompleted> {
         let value = value.as_ref();
-        OnceOptions::validate_value(value).map_err(|error| NotCompleted::Rejected(error.with_key(self.key.clone())))?;
-        let value = Arc::from(value);
-        self.handle.complete(value).await
+        let valid = OnceOptions::validate_value(value);
+        let completed = async {
+            valid.map_err(|error| NotCompleted::Rejected(error.with_key(self.key.clone())))?;
+            self.handle.complete(Arc::from(value)).await
+        };
+        yield_on_error(completed).await
     }
 
     /// Gives the work back without a trace: the next caller begins it as if this run had not been.

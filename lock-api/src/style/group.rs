@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::runtime::Handle;
+use tokio::task::coop::consume_budget;
+use tokio::task::yield_now;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::error::{Disposition, LockError, Result};
@@ -118,6 +120,25 @@ where
 /// As [`acquire_group`], but takes the locks without a call for which `acquire_now` has the answer,
 /// as [`LockProvider::acquire_now`](crate::LockProvider::acquire_now) has.
 pub(crate) async fn acquire_group_now<G, F>(
+    keys: Vec<LockKey>,
+    options: &AcquireOptions,
+    acquire_now: impl Fn(&LockKey, &AcquireOptions) -> Option<Result<Option<G>>>,
+    acquire: impl Fn(LockKey, AcquireOptions) -> F,
+) -> Result<Group<G>>
+where
+    G: GroupGuard,
+    F: Future<Output = Result<Option<G>>>,
+{
+    // An answer without a call comes without a wait.
+    consume_budget().await;
+    let answer = acquire_each(keys, options, acquire_now, acquire).await;
+    if !matches!(answer, Ok(Group::Held(_))) {
+        yield_now().await;
+    }
+    answer
+}
+
+async fn acquire_each<G, F>(
     mut keys: Vec<LockKey>,
     options: &AcquireOptions,
     acquire_now: impl Fn(&LockKey, &AcquireOptions) -> Option<Result<Option<G>>>,

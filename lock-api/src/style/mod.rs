@@ -12,14 +12,17 @@
 //! | [`wait_setters!`](crate::wait_setters), [`try_setters!`](crate::try_setters) | the wait, on a builder |
 //! | [`acquire_group`] | several locks, all or nothing |
 //! | [`until_lost`], [`finish_run`] | work that runs while a lock is held |
+//! | [`yield_on_error`] | calls that may be refused without I/O |
 //! | [`delegate_provider!`](crate::delegate_provider) | the methods that a wrapper passes on |
 
 mod delegate;
 mod group;
 mod run;
 mod setters;
+mod yielding;
 
 pub use crate::loss::until_lost;
 pub(crate) use group::acquire_group_now;
 pub use group::{Group, GroupGuard, acquire_group};
 pub use run::finish_run;
+pub use yielding::yield_on_error;

@@ -15,6 +15,7 @@ use crate::key::LockKey;
 use crate::options::AcquireOptions;
 use crate::parse::check_namespace;
 use crate::provider::{Acquired, LockProvider};
+use crate::style::yield_on_error;
 
 /// A provider whose keys live under a prefix of another provider's: key `7` of namespace `orders`
 /// is key `orders/7` inside.
@@ -92,8 +93,8 @@ impl<P: fmt::Display> fmt::Display for Namespaced<P> {
 #[deny(clippy::missing_trait_methods)]
 impl<P: LockProvider> LockProvider for Namespaced<P> {
     async fn acquire_with(&self, key: LockKey, options: AcquireOptions) -> Result<Acquired> {
-        let answer = self.inner.acquire_with(self.full_key(&key)?, options).await;
-        without_namespace(answer, key)
+        let full = yield_on_error(ready(self.full_key(&key))).await?;
+        without_namespace(self.inner.acquire_with(full, options).await, key)
     }
 
     fn acquire_now(&self, key: &LockKey, options: &AcquireOptions) -> Option<Result<Acquired>> {
@@ -116,17 +117,20 @@ impl<P: LockProvider> LockProvider for Namespaced<P> {
 #[deny(clippy::missing_trait_methods)]
 impl<P: LockProvider> LockAdmin for Namespaced<P> {
     async fn inspect(&self, key: &LockKey) -> Result<Option<LockInfo>> {
-        let info = self.inner_admin()?.inspect(&self.full_key(key)?).await?;
+        let (admin, full) = self.inner_admin_of(key).await?;
+        let info = admin.inspect(&full).await?;
         Ok(info.map(|info| LockInfo { key: key.clone(), ..info }))
     }
 
     async fn force_release(&self, key: &LockKey, reason: &str) -> Result<Option<LockInfo>> {
-        let info = self.inner_admin()?.force_release(&self.full_key(key)?, reason).await?;
+        let (admin, full) = self.inner_admin_of(key).await?;
+        let info = admin.force_release(&full, reason).await?;
         Ok(info.map(|info| LockInfo { key: key.clone(), ..info }))
     }
 
     async fn force_release_holder(&self, key: &LockKey, id: &AcquisitionId, reason: &str) -> Result<Option<LockInfo>> {
-        let info = self.inner_admin()?.force_release_holder(&self.full_key(key)?, id, reason).await?;
+        let (admin, full) = self.inner_admin_of(key).await?;
+        let info = admin.force_release_holder(&full, id, reason).await?;
         Ok(info.map(|info| LockInfo { key: key.clone(), ..info }))
     }
 
@@ -141,13 +145,15 @@ impl<P: LockProvider> LockAdmin for Namespaced<P> {
 
     async fn page(&self, filter: &LockFilter, after: Option<&LockKey>, limit: NonZeroUsize) -> Result<Vec<LockInfo>> {
         // The bare prefix is no key of this namespace: the page starts after it.
-        let after = after.map_or_else(|| LockKey::new(self.prefix.as_str()), |key| self.full_key(key))?;
-        let page = self.inner_admin()?.page(&self.full_filter(filter.clone()), Some(&after), limit).await?;
+        let after = after.map_or_else(|| LockKey::new(self.prefix.as_str()), |key| self.full_key(key));
+        let checked = after.and_then(|after| Ok((self.inner_admin()?, after)));
+        let (admin, after) = yield_on_error(ready(checked)).await?;
+        let page = admin.page(&self.full_filter(filter.clone()), Some(&after), limit).await?;
         Ok(page.into_iter().filter_map(|info| self.own_key(&info.key).map(|key| LockInfo { key, ..info })).collect())
     }
 
     async fn watch(&self) -> Result<LockEvents> {
-        let inner = self.inner_admin()?.watch().await?;
+        let inner = yield_on_error(ready(self.inner_admin())).await?.watch().await?;
         let prefix = self.prefix.clone();
         Ok(Box::pin(inner.try_filter_map(move |event| {
             ready(Ok(match event.key() {
@@ -163,12 +169,14 @@ impl<P: LockProvider> LockAdmin for Namespaced<P> {
 
     async fn release_matching(&self, filter: &LockFilter, reason: &str) -> Result<u64> {
         // Before the prefix is added, which would restrict it.
-        filter.ensure_restricted()?;
-        self.inner_admin()?.release_matching(&self.full_filter(filter.clone()), reason).await
+        let checked = filter.ensure_restricted().and_then(|()| self.inner_admin());
+        let admin = yield_on_error(ready(checked)).await?;
+        admin.release_matching(&self.full_filter(filter.clone()), reason).await
     }
 
     async fn history(&self, key: &LockKey) -> Result<Vec<ForcedRelease>> {
-        self.inner_admin()?.history(&self.full_key(key)?).await
+        let (admin, full) = self.inner_admin_of(key).await?;
+        admin.history(&full).await
     }
 }
 
@@ -176,6 +184,12 @@ impl<P: LockProvider> Namespaced<P> {
     fn inner_admin(&self) -> Result<&dyn LockAdmin> {
         let message = "this backend offers no administration: use one that does";
         self.inner.admin().ok_or_else(|| LockError::new(crate::ErrorKind::Unsupported, message))
+    }
+
+    /// Returns the administration inside, and the key there.
+    async fn inner_admin_of(&self, key: &LockKey) -> Result<(&dyn LockAdmin, LockKey)> {
+        let found = self.inner_admin().and_then(|admin| Ok((admin, self.full_key(key)?)));
+        yield_on_error(ready(found)).await
     }
 
     fn full_filter(&self, filter: LockFilter) -> LockFilter {

@@ -1,13 +1,15 @@
 //! The engine for typed styles: guards that carry more than a lock.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, ready};
 use std::sync::Arc;
 
+use distlock_api::style::yield_on_error;
 use distlock_api::{
     Busy, ErrorKind, FencingToken, LeaseHandle, LockError, LockGuard, LockKey, Loss, LostSignal, ReleaseFuture,
     ReleaseOutcome, Result,
 };
+use tokio::task::yield_now;
 use tokio::time::Instant;
 
 use crate::run::commit::RefusedCommit;
@@ -122,11 +124,15 @@ impl LeaseGuard {
     /// When the future is dropped, the write continues in the background, and may or may not be
     /// applied. A late write must not harm writes that are made after it.
     pub async fn write_via(&self, op: Arc<dyn WriteOp>) -> Result<Written> {
-        self.ensure_exclusive()?;
-        if self.loss().is_some() {
-            return Ok(Written::AlreadyLost);
+        let refused = self.ensure_exclusive().and_then(|()| Ok(self.loss().is_some()));
+        match refused {
+            Ok(false) => self.0.write(op).await,
+            // Nothing was sent: a caller that repeats the call at once must not keep the thread.
+            refused => {
+                yield_now().await;
+                refused.map(|_| Written::AlreadyLost)
+            }
         }
-        self.0.write(op).await
     }
 
     /// Releases the lease by a write that does so in the same atomic step. Returns whether the
@@ -180,7 +186,7 @@ impl LeaseGuard {
             Err(error) => Err(NotCommitted { error, guard: Some(self) }),
         };
         async move {
-            let Some(job) = job? else { return Ok(ReleaseOutcome::AlreadyLost) };
+            let Some(job) = yield_on_error(ready(job)).await? else { return Ok(ReleaseOutcome::AlreadyLost) };
             let refused = |(error, held): (LockError, Option<RefusedCommit>)| NotCommitted {
                 error,
                 guard: held.map(|held| Self::new(held.into())),

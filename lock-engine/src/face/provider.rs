@@ -4,14 +4,18 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use distlock_api::style::yield_on_error;
 use distlock_api::{
     Accounting, AcquireOptions, Acquired, Capabilities, Holder, LockAdmin, LockKey, LockProvider, Result,
 };
 
+use tokio::task::coop::consume_budget;
+use tokio::task::yield_now;
+
 use crate::engine_setters;
 use crate::face::guard::{AcquiredLease, LeaseGuard};
 use crate::options::EngineOptions;
-use crate::run::acquire::Obtained;
+use crate::run::acquire::{Obtained, Via};
 use crate::run::core::Engine;
 use crate::store::{AcquireOp, LeaseStore};
 
@@ -81,10 +85,24 @@ impl LeaseProvider {
         op: Arc<dyn AcquireOp>,
     ) -> Result<AcquiredLease> {
         let options = options.with_default_metadata(&self.engine.options.holder);
-        Ok(match self.engine.acquire(&key, options, Some(&op)).await? {
+        Ok(match self.acquire(&key, options, Some(&op)).await? {
             Obtained::Held(held) => AcquiredLease::Held(LeaseGuard::new(held)),
             Obtained::Busy(busy) => AcquiredLease::Busy(busy),
         })
+    }
+
+    /// Acquires, and lets other tasks run where the answer may have come without a wait. A caller
+    /// that asks again and again would otherwise stop the timers of its runtime, and with them the
+    /// renewals.
+    async fn acquire(&self, key: &LockKey, options: AcquireOptions, via: Via<'_>) -> Result<Obtained> {
+        // A lease that is handed on, joined or parked.
+        consume_budget().await;
+        let obtained = self.engine.acquire(key, options, via).await;
+        // A refusal. It is rare, or its caller should be slower.
+        if !matches!(obtained, Ok(Obtained::Held(_))) {
+            yield_now().await;
+        }
+        obtained
     }
 
     /// Returns the store.
@@ -177,7 +195,7 @@ impl fmt::Display for LeaseProvider {
 impl LockProvider for LeaseProvider {
     async fn acquire_with(&self, key: LockKey, options: AcquireOptions) -> Result<Acquired> {
         let options = options.with_default_metadata(&self.engine.options.holder);
-        Ok(match self.engine.acquire(&key, options, None).await? {
+        Ok(match self.acquire(&key, options, None).await? {
             Obtained::Held(held) => Acquired::Held(held.into_guard()),
             Obtained::Busy(busy) => Acquired::Busy(busy),
         })
@@ -196,6 +214,6 @@ impl LockProvider for LeaseProvider {
     }
 
     async fn close(&self) -> Result<()> {
-        self.engine.close().await
+        yield_on_error(self.engine.close()).await
     }
 }

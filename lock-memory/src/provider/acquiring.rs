@@ -1,7 +1,7 @@
 //! One acquisition, from the request to the guard.
 
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
@@ -9,6 +9,8 @@ use distlock_api::{
     AcquireOptions, Acquired, Busy, Capabilities, FencingToken, LeaseHandle, LockError, LockGuard, LockKey, Result,
     Wait, contained,
 };
+use tokio::task::coop::poll_proceed;
+use tokio::task::yield_now;
 use tokio::time::{Sleep, sleep};
 
 use super::answers::{self, Answer, Look};
@@ -35,6 +37,8 @@ pub(super) struct Acquiring<'a> {
     /// The timer of a bounded wait.
     timer: Option<Pin<Box<Sleep>>>,
     max_hold: Option<Box<MaxHold>>,
+    /// An answer that came without a wait, and is returned at the next poll.
+    refusal: Option<Box<Result<Acquired>>>,
 }
 
 #[derive(Clone, Copy)]
@@ -48,7 +52,30 @@ struct QueuePosition<'a> {
 impl<'a> Acquiring<'a> {
     #[inline]
     pub(super) fn new(shards: &'a Shards, key: LockKey, options: AcquireOptions) -> Self {
-        Self { shards, key: Some(key), options, position: None, timer: None, max_hold: None }
+        Self { shards, key: Some(key), options, position: None, timer: None, max_hold: None, refusal: None }
+    }
+
+    /// Makes the request. A task may ask again and again without a wait, and must not stop the
+    /// timers of its runtime by that. So a caller that is granted keys uses up its budget, and one
+    /// that is refused lets other tasks run.
+    #[inline]
+    fn begin(&mut self, cx: &mut Context<'_>) -> Poll<Result<Acquired>> {
+        ready!(poll_proceed(cx)).made_progress();
+        match self.request(cx) {
+            Poll::Ready(answer) if !matches!(answer, Ok(Acquired::Held(_))) => self.refuse(answer, cx),
+            answer => answer,
+        }
+    }
+
+    #[cold]
+    fn refuse(&mut self, answer: Result<Acquired>, cx: &mut Context<'_>) -> Poll<Result<Acquired>> {
+        match pin!(yield_now()).poll(cx) {
+            Poll::Ready(()) => Poll::Ready(answer),
+            Poll::Pending => {
+                self.refusal = Some(Box::new(answer));
+                Poll::Pending
+            }
+        }
     }
 
     #[inline]
@@ -226,7 +253,10 @@ impl Future for Acquiring<'_> {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.position {
-            None => self.request(cx),
+            None => match self.refusal.take() {
+                None => self.begin(cx),
+                Some(answer) => Poll::Ready(*answer),
+            },
             Some(position) => self.turn(position, cx),
         }
     }

@@ -6,12 +6,14 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
+use distlock_api::style::yield_on_error;
 use distlock_api::{
     AcquisitionId, FencingToken, ForcedRelease, Holder, ListOptions, LockAdmin, LockEvents, LockFilter, LockHolder,
     LockInfo, LockKey, LockList, Loss, Result,
 };
 use futures_util::future::ready;
 use futures_util::stream::{self, StreamExt};
+use tokio::task::coop::consume_budget;
 
 use super::MemoryProvider;
 use super::entry::Entry;
@@ -21,18 +23,22 @@ use super::holders::{HolderRef, Phase};
 use super::turn::{TurnShard, settle_taken};
 use crate::store::events;
 
+/// Every call is answered without a wait, so each uses up some of its task's budget.
 #[async_trait]
 impl LockAdmin for MemoryProvider {
     async fn inspect(&self, key: &LockKey) -> Result<Option<LockInfo>> {
+        consume_budget().await;
         Ok(self.info(key))
     }
 
     async fn force_release(&self, key: &LockKey, reason: &str) -> Result<Option<LockInfo>> {
+        consume_budget().await;
         let (hash, shard) = self.shared.shards.of(key);
         Ok(self.take_away(shard, hash, key, reason, |_| true).map(|taken| taken.before))
     }
 
     async fn force_release_holder(&self, key: &LockKey, id: &AcquisitionId, reason: &str) -> Result<Option<LockInfo>> {
+        consume_budget().await;
         let (hash, shard) = self.shared.shards.of(key);
         let is_meant = |victim: &Victim| victim.id.as_ref() == Some(id);
         Ok(self.take_away(shard, hash, key, reason, is_meant).map(|taken| taken.before))
@@ -54,6 +60,7 @@ impl LockAdmin for MemoryProvider {
     }
 
     async fn page(&self, filter: &LockFilter, after: Option<&LockKey>, limit: NonZeroUsize) -> Result<Vec<LockInfo>> {
+        consume_budget().await;
         let mut found = self.matching(filter, after);
         found.sort_by(|a, b| a.key.cmp(&b.key));
         found.truncate(limit.get());
@@ -61,6 +68,7 @@ impl LockAdmin for MemoryProvider {
     }
 
     async fn watch(&self) -> Result<LockEvents> {
+        consume_budget().await;
         let events = self.shared.events.get_or_init(|| {
             let events = events::channel();
             let sender = EventSender {
@@ -77,7 +85,8 @@ impl LockAdmin for MemoryProvider {
     }
 
     async fn release_matching(&self, filter: &LockFilter, reason: &str) -> Result<u64> {
-        filter.ensure_restricted()?;
+        consume_budget().await;
+        yield_on_error(ready(filter.ensure_restricted())).await?;
         let mut taken = 0;
         for LockInfo { key, .. } in self.matching(filter, None) {
             let (hash, shard) = self.shared.shards.of(&key);
@@ -89,6 +98,7 @@ impl LockAdmin for MemoryProvider {
 
     /// Returns the last five releases of the key, among the last 256 of all keys.
     async fn history(&self, key: &LockKey) -> Result<Vec<ForcedRelease>> {
+        consume_budget().await;
         Ok(self.history().of_key(key))
     }
 }

@@ -1,10 +1,12 @@
 //! Administration of the leases in the store.
 
+use std::future::ready;
 use std::num::NonZeroUsize;
 use std::ops::Bound;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use distlock_api::style::yield_on_error;
 use distlock_api::{
     AcquisitionId, FencingToken, ForcedRelease, LockAdmin, LockEvent, LockEvents, LockFilter, LockInfo, LockKey, Loss,
     Result,
@@ -98,7 +100,7 @@ impl LockAdmin for MemoryStore {
 
     /// Releases all of them in one step.
     async fn release_matching(&self, filter: &LockFilter, reason: &str) -> Result<u64> {
-        filter.ensure_restricted()?;
+        yield_on_error(ready(filter.ensure_restricted())).await?;
         self.call(Operation::ReleaseMatching, None, |state, now| {
             let held: Vec<_> = state.matching(now, filter, None).collect();
             Ok(held.iter().map(|info| state.force_release_matching(now, info, filter, reason)).sum())

@@ -25,6 +25,8 @@ use distlock_engine::store::{
     Attempt, Claim, EventStream, Release, Renewal, Reply, Standing, StoreCapabilities, StoreEvent, StoreTime, Watch,
 };
 
+use tokio::task::coop::consume_budget;
+
 use self::clock::Clock;
 use self::events::Streams;
 use self::faults::Faults;
@@ -168,6 +170,8 @@ impl MemoryStore {
         key: Option<&LockKey>,
         step: impl FnOnce(&mut State, Duration) -> Result<T>,
     ) -> Result<T> {
+        // As with a server, no caller can keep the thread by calls alone.
+        consume_budget().await;
         let mut arrival = self.shared.faults.arrive(operation, key.into_iter());
         arrival.before().await.map_err(|error| error())?;
         let reply = self.step(step)?;
@@ -324,6 +328,7 @@ impl LeaseStore for MemoryStore {
 
     async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
         let keys = renewals.iter().map(|renewal| renewal.claim.key());
+        consume_budget().await;
         let mut arrival = self.shared.faults.arrive(Operation::RenewMany, keys);
         let refused = arrival.before().await.err();
         let mut answers: Vec<Result<Standing>> = self.step(|state, now| {

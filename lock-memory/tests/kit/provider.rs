@@ -13,11 +13,15 @@ pub(crate) fn poll_with<F: Future + ?Sized>(future: &mut Pin<Box<F>>, waker: &Wa
     future.as_mut().poll(&mut Context::from_waker(waker))
 }
 
-/// Runs a future outside of any runtime.
+/// Runs a future outside of any runtime. A refusal lets other tasks run once.
 pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+    let (mut future, mut context) = (pin!(future), Context::from_waker(Waker::noop()));
+    match future.as_mut().poll(&mut context) {
         Poll::Ready(output) => output,
-        Poll::Pending => panic!("nothing to wait for"),
+        Poll::Pending => match future.poll(&mut context) {
+            Poll::Ready(output) => output,
+            Poll::Pending => panic!("nothing to wait for"),
+        },
     }
 }
 

@@ -1,7 +1,7 @@
 //! Calls that are polled by hand.
 
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
@@ -67,8 +67,13 @@ pub(crate) fn waits(waiting: &mut Waiting<'_>) -> bool {
 
 /// Whether one attempt in this mode finds the key busy.
 pub(crate) fn is_busy(locks: &MemoryProvider, mode: Mode) -> bool {
-    let attempt = locks.try_acquire(KEY).mode(mode).into_future();
-    attempt.now_or_never().expect("an attempt does not wait").unwrap().is_none()
+    refusal(locks.try_acquire(KEY).mode(mode).into_future()).unwrap().is_none()
+}
+
+/// Returns the answer of a call that does not wait. A refusal lets other tasks run once.
+pub(crate) fn refusal<T>(call: impl Future<Output = T>) -> T {
+    let mut call = pin!(call);
+    call.as_mut().now_or_never().or_else(|| call.now_or_never()).expect("it does not wait")
 }
 
 pub(crate) fn release(guard: LockGuard) -> bool {

@@ -9,8 +9,8 @@ use distlock_memory::MemoryProvider;
 use futures_util::FutureExt;
 
 use crate::kit::{
-    Counting, Exclusive, Shared, assert_idle, call, held, is_busy, key, permits, ready, release, waiter, waiter_with,
-    waits,
+    Counting, Exclusive, Shared, assert_idle, call, held, is_busy, key, permits, ready, refusal, release, waiter,
+    waiter_with, waits,
 };
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
@@ -71,7 +71,7 @@ fn c30_what_makes_no_sense_is_refused() {
         for wait in [Wait::Forever, Wait::Try] {
             let options = AcquireOptions::new().with_wait(wait).with_mode(mode);
             let now = locks.acquire_now(&key(), &options).expect("a refusal").map(drop).unwrap_err();
-            let later = locks.acquire_with(key(), options).now_or_never().expect("no wait").map(drop).unwrap_err();
+            let later = refusal(locks.acquire_with(key(), options)).map(drop).unwrap_err();
             assert_eq!((now.kind(), later.kind()), (ErrorKind::InvalidOptions, ErrorKind::InvalidOptions));
         }
     }

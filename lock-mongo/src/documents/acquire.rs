@@ -1,10 +1,10 @@
 //! The acquisition of one document.
 
 use std::fmt;
-use std::future::{Future, IntoFuture};
+use std::future::{Future, IntoFuture, ready};
 use std::pin::Pin;
 
-use distlock_api::style::until_lost;
+use distlock_api::style::{until_lost, yield_on_error};
 use distlock_api::{AcquireOptions, LockError, Result, acquire_setters, mode_setters, try_setters, wait_setters};
 use mongodb::bson::{Bson, Document};
 use serde::Serialize;
@@ -169,8 +169,9 @@ impl<'a, T: DeserializeOwned> IntoFuture for LockDocument<'a, T> {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
             let Self { locks, id, options, default } = self;
-            let key = locks.key(id)?;
-            let locked = locks.acquire(key.clone(), options, absent(locks, default)?).await?;
+            let checked = locks.key(id).and_then(|key| Ok((key, absent(locks, default)?)));
+            let (key, absent) = yield_on_error(ready(checked)).await?;
+            let locked = locks.acquire(key.clone(), options, absent).await?;
             locked.ok_or_else(|| LockError::not_granted().with_key(key))
         })
     }
@@ -211,7 +212,9 @@ impl<'a, T: DeserializeOwned> IntoFuture for TryLockDocument<'a, T> {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
             let Self { locks, id, options, default } = self;
-            locks.acquire(locks.key(id)?, options, absent(locks, default)?).await
+            let checked = locks.key(id).and_then(|key| Ok((key, absent(locks, default)?)));
+            let (key, absent) = yield_on_error(ready(checked)).await?;
+            locks.acquire(key, options, absent).await
         })
     }
 }

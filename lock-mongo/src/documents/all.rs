@@ -1,10 +1,10 @@
 //! The acquisition of several documents.
 
 use std::fmt;
-use std::future::{Future, IntoFuture};
+use std::future::{Future, IntoFuture, ready};
 use std::pin::Pin;
 
-use distlock_api::style::{Group, GroupGuard, acquire_group, until_lost};
+use distlock_api::style::{Group, GroupGuard, acquire_group, until_lost, yield_on_error};
 use distlock_api::{
     AcquireOptions, LockError, LockKey, Loss, LostSignal, ReleaseFuture, Result, acquire_setters, mode_setters,
     try_setters, wait_setters,
@@ -190,7 +190,8 @@ async fn acquire<T: DeserializeOwned>(
     keys: Result<Vec<LockKey>>,
     options: AcquireOptions,
 ) -> Result<Group<DocumentGuard<T>>> {
-    acquire_group(keys?, &options, |key, options| async move { locks.acquire(key, options, None).await }).await
+    let keys = yield_on_error(ready(keys)).await?;
+    acquire_group(keys, &options, |key, options| async move { locks.acquire(key, options, None).await }).await
 }
 
 async fn run<T, F: Future>(

@@ -1,8 +1,10 @@
 //! Administration: inspection, forced releases, and raising tokens.
 
+use std::future::ready;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+use distlock_api::style::yield_on_error;
 use distlock_api::{
     AcquisitionId, ErrorKind, FencingToken, ForcedRelease, LockError, LockFilter, LockHolder, LockInfo, LockKey, Result,
 };
@@ -97,7 +99,7 @@ pub(crate) async fn page(
 
 /// Releases the locks that match by force, and returns how many.
 pub(crate) async fn release_matching(records: &Records, filter: &LockFilter, reason: &str) -> Result<u64> {
-    filter.ensure_restricted()?;
+    yield_on_error(ready(filter.ensure_restricted())).await?;
     let victims = filter.owner.as_deref().map_or(Victims::All, Victims::Owner);
     change_all(records, records.layout.held(filter)?, records.layout.force_release(reason, victims)).await
 }

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::future::IntoFuture;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use distlock_api::{Disposition, ErrorKind, LockError, LockFilter, LockProvider, LockProviderExt, RenewalPolicy};
@@ -23,6 +23,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, alone C18 hung_server_is_bounded);
     check!(checks, alone C10 write_concern_error_leaves_the_outcome_open);
     check!(checks, alone C14 leases_are_kept_while_acquisitions_are_slow);
+    check!(checks, alone C14 refused_callers_that_do_not_pause_cost_no_lease);
     check!(checks, alone R2 every_command_carries_a_time_limit);
     check!(checks, wrong_credentials);
     check!(checks, C18 unreachable_server_is_bounded);
@@ -201,6 +202,57 @@ async fn leases_are_kept_while_acquisitions_are_slow(world: World) {
     let quick = tokio::time::timeout(Duration::from_secs(10), locks.acquire(key()).into_future()).await;
     assert!(quick.expect("the server is well").is_ok());
     locks.close().await.unwrap();
+}
+
+/// As before, on two threads, and the callers do not pause when the store is overloaded.
+async fn refused_callers_that_do_not_pause_cost_no_lease(world: World) {
+    let (app, name) = (random_name("app"), random_name("locks"));
+    let mut options = world.options.clone();
+    options.app_name = Some(app.clone());
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let (begun, begins) = tokio::sync::oneshot::channel();
+    let (done, is_done) = tokio::sync::oneshot::channel();
+    let (over, refused) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+    let loops = (over.clone(), refused.clone());
+    runtime.spawn(async move {
+        let (over, refused) = loops;
+        let client = Client::with_options(options).unwrap();
+        let locks = MongoProvider::builder_from_client(&client).database("distlock_test").collection(name);
+        let locks = locks.build().unwrap();
+        let ttl = Duration::from_secs(8);
+        let held = locks.acquire(key()).ttl(ttl).await.unwrap();
+        begun.send(()).unwrap();
+        let keys: Vec<_> = (0..30).map(|_| key()).collect();
+        for caller in 0..60 {
+            let (locks, key, over, refused) = (locks.clone(), keys[caller % 30].clone(), over.clone(), refused.clone());
+            tokio::spawn(async move {
+                while !over.load(Ordering::Relaxed) {
+                    match locks.acquire(&key).timeout(Duration::from_millis(700)).await {
+                        Ok(guard) => drop(guard.release().await),
+                        Err(error) => {
+                            _ = refused.fetch_add(u32::from(error.kind() == ErrorKind::Overloaded), Ordering::Relaxed)
+                        }
+                    }
+                }
+            });
+        }
+        // Longer than it would last without a renewal.
+        let first = held.valid_until().unwrap();
+        while held.loss().is_none() && held.valid_until().unwrap() < first + 2 * ttl {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let _ = done.send(held.loss());
+    });
+    begins.await.unwrap();
+    let slow = ["findAndModify", "update", "aggregate"].as_slice();
+    let block = doc! { "failCommands": slow, "appName": app, "blockConnection": true, "blockTimeMS": 500 };
+    world.admin(doc! { "configureFailPoint": "failCommand", "mode": "alwaysOn", "data": block }).await;
+    let answer = tokio::time::timeout(Duration::from_secs(60), is_done).await;
+    over.store(true, Ordering::Relaxed);
+    world.admin(doc! { "configureFailPoint": "failCommand", "mode": "off" }).await;
+    runtime.shutdown_background();
+    assert_eq!(answer.expect("the runtime stands still").unwrap(), None);
+    assert!(refused.load(Ordering::Relaxed) > 0, "no call was refused");
 }
 
 /// Whether a command is for this collection. One that inserts what it computes has the name in its

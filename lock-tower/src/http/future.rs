@@ -16,6 +16,7 @@ use super::rules::Rules;
 use super::run::Start;
 use crate::gate::{Admission, Admitting};
 use crate::held::HeldLock;
+use crate::inner::Rest;
 use crate::refusal::Refusal;
 
 pin_project! {
@@ -35,7 +36,7 @@ pin_project! {
         Passing { #[pin] future: F },
         Admitting { admitting: Admitting, call: Option<Box<PendingCall<S, B>>> },
         Running { #[pin] running: R },
-        Refused { refusal: Refusal, rules: Arc<Rules> },
+        Refused { refusal: Refusal, rules: Arc<Rules>, rest: Rest },
     }
 }
 
@@ -52,7 +53,7 @@ impl<S, B, F, R> LockFuture<S, B, F, R> {
     }
 
     pub(super) fn refused(refusal: Refusal, rules: Arc<Rules>) -> Self {
-        Self { state: State::Refused { refusal, rules } }
+        Self { state: State::Refused { refusal, rules, rest: Rest::default() } }
     }
 
     pub(super) fn admitting(admitting: Admitting, service: S, request: Request<B>, rules: Arc<Rules>) -> Self {
@@ -109,7 +110,10 @@ where
                     return Poll::Ready(Ok(response.map(|body| LockBody::new(body, None))));
                 }
                 StateProj::Running { running } => return running.poll(cx),
-                StateProj::Refused { refusal, rules } => return Poll::Ready(Ok(rules.refuse(refusal))),
+                StateProj::Refused { refusal, rules, rest } => {
+                    ready!(rest.poll(cx));
+                    return Poll::Ready(Ok(rules.refuse(refusal)));
+                }
                 StateProj::Admitting { admitting, call } => {
                     let admission = ready!(admitting.as_mut().poll(cx));
                     let PendingCall { mut service, request, rules } = *call.take().expect("polled after completion");

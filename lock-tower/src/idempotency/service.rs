@@ -17,7 +17,7 @@ use super::body::IdempotencyBody;
 use super::flow::serve;
 use super::refusal::{Reason, Refusal};
 use super::shared::{NOT_COVERED, Shared, mark};
-use crate::inner::{give_back, inner_accessors};
+use crate::inner::{Rest, give_back, inner_accessors};
 
 /// Processes each request with an `Idempotency-Key` once. Made by
 /// [`IdempotencyLayer`](crate::IdempotencyLayer).
@@ -98,7 +98,8 @@ impl<S> IdempotencyService<S> {
         S: Clone,
     {
         give_back(&mut self.inner);
-        IdempotencyFuture { state: State::Refused { response: Some(Box::new(self.shared.refuse(refusal))) } }
+        let response = Some(Box::new(self.shared.refuse(refusal)));
+        IdempotencyFuture { state: State::Refused { response, rest: Rest::default() } }
     }
 }
 
@@ -137,7 +138,7 @@ pin_project! {
     enum State<F, RB: Body, E> {
         Passing { #[pin] future: F, status: Option<&'static str> },
         Serving { future: Pin<Box<dyn Future<Output = Answer<RB, E>> + Send>> },
-        Refused { response: Option<Box<Response<IdempotencyBody<RB>>>> },
+        Refused { response: Option<Box<Response<IdempotencyBody<RB>>>>, rest: Rest },
     }
 }
 
@@ -158,7 +159,10 @@ where
                 Poll::Ready(Ok(response))
             }
             StateProj::Serving { future } => future.as_mut().poll(cx),
-            StateProj::Refused { response } => Poll::Ready(Ok(*response.take().expect("polled after completion"))),
+            StateProj::Refused { response, rest } => {
+                ready!(rest.poll(cx));
+                Poll::Ready(Ok(*response.take().expect("polled after completion")))
+            }
         }
     }
 }

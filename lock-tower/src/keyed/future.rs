@@ -13,6 +13,7 @@ use super::error::KeyedLockError;
 use super::key_of::KeyOf;
 use crate::gate::{Admission, Admitting, Gate, Guarded};
 use crate::held::HeldLock;
+use crate::inner::Rest;
 use crate::refusal::Refusal;
 
 pin_project! {
@@ -32,7 +33,7 @@ pin_project! {
         Passing { #[pin] future: F },
         Admitting { admitting: Admitting, call: Option<(S, Req)>, key: Arc<K>, gate: Arc<Gate> },
         Running { #[pin] future: Guarded<F>, gate: Arc<Gate> },
-        Refused { refusal: Option<Refusal> },
+        Refused { refusal: Option<Refusal>, rest: Rest },
     }
 }
 
@@ -42,7 +43,7 @@ impl<S, K, Req, F> KeyedFuture<S, K, Req, F> {
     }
 
     pub(super) fn refused(refusal: Refusal) -> Self {
-        Self { state: State::Refused { refusal: Some(refusal) } }
+        Self { state: State::Refused { refusal: Some(refusal), rest: Rest::default() } }
     }
 
     pub(super) fn admitting(admitting: Admitting, service: S, request: Req, key: Arc<K>, gate: Arc<Gate>) -> Self {
@@ -86,7 +87,8 @@ where
         loop {
             let next = match state.as_mut().project() {
                 StateProj::Passing { future } => return future.poll(cx).map_err(KeyedLockError::Inner),
-                StateProj::Refused { refusal } => {
+                StateProj::Refused { refusal, rest } => {
+                    ready!(rest.poll(cx));
                     return Poll::Ready(Err(KeyedLockError::Refused(refusal.take().expect("polled after completion"))));
                 }
                 StateProj::Running { future, gate } => {

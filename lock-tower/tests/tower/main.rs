@@ -31,4 +31,5 @@ mod read_ahead;
 mod readiness;
 #[cfg(feature = "axum")]
 mod refusals;
+mod retry;
 mod stacks;

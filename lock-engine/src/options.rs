@@ -121,6 +121,18 @@ impl QueueOptions {
         Ok(())
     }
 
+    /// Checks the times by the shortest ttl that is of use with the store.
+    pub(crate) fn check_times(&self, store: &str, floor: Duration) -> Result<()> {
+        let times = [("claim window", self.claim, floor / 10), ("ticket ttl", self.ticket_ttl, floor)];
+        match times.into_iter().find(|(_, time, least)| time < least) {
+            None => Ok(()),
+            Some((name, time, least)) => Err(LockError::invalid_options(format!(
+                "a {name} of {time:?} is too short for the store {store}, which may take longer to answer: set at \
+                 least {least:?}; a test may lower that with `min_ttl` on the builder of the store"
+            ))),
+        }
+    }
+
     /// Returns the ticket of an acquisition with these terms.
     pub(crate) fn ticket(&self, terms: &LeaseTerms) -> Ticket {
         Ticket::new(self.ticket_ttl, self.claim.saturating_add(terms.margin).min(terms.ttl), self.capacity)

@@ -16,6 +16,7 @@ use async_trait::async_trait;
 use distlock_api::once::{Once, OnceGuard, OnceHandle, OnceOptions, OnceProvider, OnceRecord, OnceState};
 use distlock_api::style::yield_on_error;
 use distlock_api::{Disposition, ErrorKind, LeaseOptions, LockError, LockKey, LockProvider, Result, Wait, contained};
+use distlock_engine::LeaseStore;
 use mongodb::bson::Document;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};
@@ -114,7 +115,9 @@ impl MongoOnce {
     fn check(&self, key: &LockKey, options: &OnceOptions) -> Result<()> {
         let acquire = options.acquire();
         let checked = options.validate();
-        let checked = checked.and_then(|()| acquire.lease().or(self.lease).terms().map(drop));
+        let store = self.locks.store();
+        let terms = checked.and_then(|()| acquire.lease().or(self.lease).terms());
+        let checked = terms.and_then(|terms| store.capabilities().check_terms(store.name(), &terms));
         checked.and_then(|()| acquire.holder().validate()).map_err(|error| error.with_key(key.clone()))
     }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use distlock_api::{AcquireOptions, Acquired, LockKey, LockProvider, Result, delegate_provider};
@@ -25,6 +26,12 @@ impl MongoProvider {
     pub(crate) fn new(store: Arc<MongoStore>, engine: LeaseProvider) -> Self {
         Self { store, engine }
     }
+
+    /// The shortest ttl that a provider accepts: 1 s. The answer of a server that is loaded, far
+    /// away or in the middle of a fail-over may take longer than a shorter lease lasts, and such a
+    /// lease is never held. Shorter ones are refused before any I/O, unless a test
+    /// [allows](crate::MongoProviderBuilder::min_ttl) them.
+    pub const MIN_TTL: Duration = Duration::from_secs(1);
 
     /// Connects to the deployment of a connection string, and [prepares](Self::prepare) it for
     /// locks. The options are the defaults of

@@ -38,6 +38,7 @@ pub(crate) struct Records {
     pub(crate) retryable_writes: bool,
     /// The smallest token; zero for no floor.
     pub(crate) token_floor: i64,
+    pub(crate) min_ttl: Duration,
     /// How many calls may be in flight; `None` for the default.
     pub(crate) calls_at_once: Option<NonZeroUsize>,
     /// The pool and the streams that all stores of the client share.

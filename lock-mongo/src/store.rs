@@ -119,6 +119,7 @@ impl LeaseStore for MongoStore {
         capabilities.shared = true;
         capabilities.permits = true;
         // It is known with the first answer, and no caller waits before that.
+        capabilities.min_ttl = records.min_ttl;
         capabilities.push = deployment.is_some_and(|known| known != Deployment::Standalone)
             && records.shared().is_none_or(|shared| shared.streams.any());
         capabilities.renew_batch = BATCH;

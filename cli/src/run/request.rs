@@ -1,6 +1,7 @@
 //! The validated request of a run, made of its arguments.
 
-use distlock::{AcquireOptions, Holder, LeaseOptions, LockKey, Mode, Wait};
+use distlock::mongodb::MongoProvider;
+use distlock::{AcquireOptions, ErrorKind, Holder, LeaseOptions, LockError, LockKey, Mode, Wait};
 
 use super::args::RunArgs;
 use super::ending::Limits;
@@ -31,7 +32,16 @@ impl Request {
         if let Some(maximum) = args.max_hold {
             lease = lease.max_hold(maximum);
         }
-        let limits = Limits::new(&lease.terms()?, args.grace)?;
+        let terms = lease.terms()?;
+        if terms.ttl < MongoProvider::MIN_TTL {
+            let (ttl, least) = (terms.ttl, MongoProvider::MIN_TTL);
+            let message = format!(
+                "--ttl is {ttl:?}, and must be at least {least:?}: the server may take longer to answer, and such a \
+                 lock would never be held"
+            );
+            return Err(LockError::new(ErrorKind::InvalidOptions, message).into());
+        }
+        let limits = Limits::new(&terms, args.grace)?;
         let default_owner = || Holder::this_process().owner.map(|owner| owner.to_string()).unwrap_or_default();
         let owner = args.owner.clone().unwrap_or_else(default_owner);
         let wait = match (args.no_wait, args.timeout) {

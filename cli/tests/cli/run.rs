@@ -83,6 +83,10 @@ async fn usage(world: World) {
     }
     let refused = world.output(&["run", "k", "--ttl", "9s", "--grace", "4s", "--", "true"]).await.expect(78);
     assert!(refused.err.contains("third of the ttl"), "{refused:?}");
+    for ttl in ["1ms", "999ms"] {
+        let refused = world.output(&["run", "k", "--ttl", ttl, "--", "true"]).await.expect(78);
+        assert!(refused.err.contains("--ttl") && refused.err.contains("at least 1s"), "{refused:?}");
+    }
     let mut nowhere = world.command(&["ls"]);
     nowhere.env_remove("DISTLOCK_MONGODB_URI");
     let refused = finish(nowhere).await.expect(64);

@@ -164,11 +164,13 @@ impl LeaseProviderBuilder {
     ///
     /// * queue options or a linger out of range;
     /// * lease terms, an owner or metadata that no acquisition could use;
+    /// * times that are too short for the store: see
+    ///   [`min_ttl`](crate::store::StoreCapabilities::min_ttl);
     /// * a request timeout below one millisecond or above a day;
     /// * a poll interval that is below one millisecond, above a day, or shrinks.
     pub fn build(self) -> Result<LeaseProvider> {
         let Self { store, options } = self;
-        options.validate()?;
+        options.validate(store.name(), &store.capabilities())?;
         Ok(LeaseProvider { engine: Engine::new(store, options) })
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use distlock_api::{Holder, LeaseOptions, LockError, Result};
 
 use crate::options::{HandOff, QueueOptions};
+use crate::store::StoreCapabilities;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const DAY: Duration = Duration::from_secs(86_400);
@@ -91,8 +92,9 @@ impl EngineOptions {
         (self.request_timeout * 9 / 10).max(MILLISECOND)
     }
 
-    pub(crate) fn validate(&self) -> Result<()> {
-        self.lease.terms()?;
+    /// Checks the options for a store, whose name is `store`.
+    pub(crate) fn validate(&self, store: &str, can: &StoreCapabilities) -> Result<()> {
+        can.check_terms(store, &self.lease.terms()?)?;
         self.holder.validate()?;
         self.queue.as_ref().map_or(Ok(()), QueueOptions::validate)?;
         self.hand_off.as_ref().map_or(Ok(()), HandOff::validate)?;
@@ -102,6 +104,15 @@ impl EngineOptions {
                 self.request_timeout
             )));
         }
+        let least = can.min_ttl / 10;
+        if self.request_timeout < least {
+            return Err(LockError::invalid_options(format!(
+                "a request timeout of {:?} is too short for the store {store}: set at least {least:?}; a test may \
+                 lower that with `min_ttl` on the builder of the store",
+                self.request_timeout
+            )));
+        }
+        self.queue.as_ref().map_or(Ok(()), |queue| queue.check_times(store, can.min_ttl))?;
         let (first, longest) = self.poll_interval;
         if first < MILLISECOND || longest < first || longest > DAY {
             return Err(LockError::invalid_options(format!(

@@ -72,6 +72,7 @@ impl Engine {
     /// Checks the options before any I/O.
     fn check(&self, lease: LeaseOptions, holder: &Holder, mode: Mode) -> Result<(LeaseTerms, Holder)> {
         let terms = lease.terms()?;
+        self.store.capabilities().check_terms(self.store.name(), &terms)?;
         if !mode.is_exclusive() {
             mode.ensure_supported(self.store.name(), &self.capabilities())?;
         }
@@ -287,7 +288,7 @@ impl Engine {
             Limit::Once { .. } => Some(now.instant() + answer),
             Limit::Until(_) | Limit::Never => limit.instant(),
         };
-        let mut waiting = None;
+        let (mut waiting, mut warned) = (None, false);
         let mut next = Next::Attempt;
         loop {
             next = match next {
@@ -316,7 +317,7 @@ impl Engine {
                     };
                     let failed = wait.failed();
                     let next = wait.on_answer(&now, answer, circumstances, fastrand::f64());
-                    log_failure(key, failed, &wait);
+                    log_failure(key, failed, &wait, &mut warned);
                     next
                 }
                 Next::AttemptUnderNewClaim => {
@@ -357,7 +358,10 @@ impl Engine {
                             // R10: it is withdrawn.
                             acquisition.start_new_claim();
                         }
-                        wait.on_late(&now, start.answered, fastrand::f64())
+                        let failed = wait.failed();
+                        let next = wait.on_late(&now, start.answered, fastrand::f64());
+                        log_failure(key, failed, &wait, &mut warned);
+                        next
                     }
                 },
                 Next::Return(outcome) => return outcome.map(Obtained::Busy),
@@ -429,10 +433,12 @@ enum NewGuard {
     Closed,
 }
 
-/// Logs a failed attempt; the first failure in a row is a warning.
-fn log_failure(key: &LockKey, failed_before: u32, wait: &Wait) {
+/// Logs a failed attempt; the first one in a row is a warning. One that is only sent again is not
+/// logged.
+fn log_failure(key: &LockKey, failed_before: u32, wait: &Wait, warned: &mut bool) {
+    *warned &= wait.failed() > 0;
     let Some(error) = wait.last_error().filter(|_| wait.failed() > failed_before) else { return };
-    if failed_before == 0 {
+    if !std::mem::replace(warned, true) {
         log!(warn, lock.key = %key, %error, "attempt to acquire failed; retrying while time is left");
     } else {
         log!(debug, lock.key = %key, %error, "attempt failed");

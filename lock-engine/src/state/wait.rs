@@ -258,7 +258,9 @@ impl Wait {
             "the grant arrived after its own deadline: the store is slow, or the ttl too short; raise the ttl, or look \
              for load on the store",
         );
-        self.so_far = Err(error.with_disposition(Disposition::Retryable));
+        let error = error.with_disposition(Disposition::Retryable);
+        self.last_error = Some(error.clone());
+        self.so_far = Err(error);
         self.sleep(now, backoff::after_error(self.failed, random))
     }
 

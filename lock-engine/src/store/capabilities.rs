@@ -1,6 +1,9 @@
 //! Optional capabilities of a store.
 
 use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use distlock_api::{LeaseOptions, LeaseTerms, LockError, Result};
 
 /// What a store can do beyond the required methods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +43,11 @@ pub struct StoreCapabilities {
     /// [`LeaseStore::release_many`](super::LeaseStore::release_many). Defaults to 1: the engine
     /// never sends them together.
     pub acquire_batch: NonZeroUsize,
+    /// The shortest ttl that is of use with this store: far above the usual time of a request. A
+    /// lease that ends sooner is never held, because its answer comes too late, and a caller that
+    /// waits would ask for ever. Shorter ones are refused before any I/O. Defaults to
+    /// [`LeaseOptions::MIN_TTL`].
+    pub min_ttl: Duration,
 }
 
 impl Default for StoreCapabilities {
@@ -54,6 +62,45 @@ impl Default for StoreCapabilities {
             permits: false,
             renew_batch: NonZeroUsize::new(100).expect("not zero"),
             acquire_batch: NonZeroUsize::MIN,
+            min_ttl: LeaseOptions::MIN_TTL,
         }
+    }
+}
+
+impl StoreCapabilities {
+    /// Checks lease terms by [`min_ttl`](Self::min_ttl). `store` is its name. The engine checks
+    /// each acquisition; this is for styles that send other requests before.
+    ///
+    /// # Errors
+    /// [`InvalidOptions`](distlock_api::ErrorKind::InvalidOptions) for:
+    ///
+    /// * a ttl below the shortest one;
+    /// * a safety margin that leaves less than half of the shortest ttl;
+    /// * a renewal interval that leaves less than a tenth of it for the answer to a renewal.
+    pub fn check_terms(&self, store: &str, terms: &LeaseTerms) -> Result<()> {
+        let LeaseTerms { ttl, margin, renew_every, .. } = *terms;
+        let floor = self.min_ttl;
+        let refuse = |what: String, change: &str| {
+            Err(LockError::invalid_options(format!(
+                "{what}, and the store {store} may take longer to answer: its shortest ttl is {floor:?}. {change}; a \
+                 test may lower that with `min_ttl` on the builder of the store"
+            )))
+        };
+        if ttl < floor {
+            return refuse(format!("a lease would end after its ttl of {ttl:?}"), "Raise the ttl");
+        }
+        let held = ttl.saturating_sub(margin);
+        if held < floor / 2 {
+            let what = format!("a safety margin of {margin:?} leaves {held:?} of the ttl ({ttl:?})");
+            return refuse(what, "Lower the margin or raise the ttl");
+        }
+        if let Some(cadence) = renew_every
+            && held.saturating_sub(cadence) < floor / 10
+        {
+            let left = held.saturating_sub(cadence);
+            let what = format!("a renewal interval of {cadence:?} leaves {left:?} for the answer to a renewal");
+            return refuse(what, "Lower the interval or raise the ttl");
+        }
+        Ok(())
     }
 }

@@ -11,7 +11,7 @@
 //! | C11 cancel safety | `cancel` (the matrix), `drops`, `runtimes` |
 //! | C12 – C14 renewal | `renewal` |
 //! | C15 – C17 queue and wake-ups | `fairness`, `wakeup`, `hand_off` |
-//! | C18 bounds | `bounds`, `numbers`, `lanes` |
+//! | C18 bounds | `bounds`, `numbers`, `lanes`; times below those of the store `floor` |
 //! | C21 several keys | `multi` |
 //! | C22 release by force | `admin` |
 //! | C23 accounting | `accounting` |
@@ -31,6 +31,7 @@ mod deadline;
 mod drops;
 mod exclusion;
 mod fairness;
+mod floor;
 mod gather;
 mod hand_off;
 mod hold;

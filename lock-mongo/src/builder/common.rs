@@ -4,6 +4,7 @@ use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use distlock_api::{ErrorKind, FencingToken, LockError, Result};
 use distlock_engine::{EngineOptions, LeaseProvider};
@@ -32,6 +33,7 @@ pub(crate) struct Common {
     pub(crate) retryable_writes: bool,
     pub(crate) token_floor: Option<FencingToken>,
     pub(crate) calls_at_once: Option<NonZeroUsize>,
+    pub(crate) min_ttl: Duration,
     /// Only for a lock collection.
     pub(crate) adopts_foreign: bool,
 }
@@ -46,6 +48,7 @@ impl Common {
             retryable_writes: true,
             token_floor: None,
             calls_at_once: None,
+            min_ttl: MongoProvider::MIN_TTL,
             adopts_foreign: false,
         }
     }
@@ -89,6 +92,7 @@ impl Common {
             retryable_writes: self.retryable_writes,
             token_floor,
             calls_at_once: self.calls_at_once,
+            min_ttl: self.min_ttl,
             shared: OnceLock::new(),
             recent_use: RecentUse::default(),
             server_clock: ServerClock::default(),
@@ -115,7 +119,8 @@ impl Common {
             .field("engine", &self.engine)
             .field("retryable_writes", &self.retryable_writes)
             .field("token_floor", &self.token_floor)
-            .field("calls_at_once", &self.calls_at_once);
+            .field("calls_at_once", &self.calls_at_once)
+            .field("min_ttl", &self.min_ttl);
     }
 }
 
@@ -146,6 +151,19 @@ macro_rules! common_setters {
         /// Defaults to no floor.
         pub fn token_floor(mut self, floor: distlock_api::FencingToken) -> Self {
             self.common.token_floor = Some(floor);
+            self
+        }
+
+        /// Lowers the shortest ttl that is accepted, for tests, whose server is near and idle. Where
+        /// an answer may take as long as a lease lasts, no lease is ever held, and callers that wait
+        /// do so for ever. Defaults to
+        /// [`MongoProvider::MIN_TTL`](crate::MongoProvider::MIN_TTL).
+        ///
+        /// It also bounds the safety margin, the renewal interval, the request timeout and the
+        /// times of the queue: see
+        /// [`min_ttl`](distlock_engine::store::StoreCapabilities::min_ttl).
+        pub fn min_ttl(mut self, ttl: std::time::Duration) -> Self {
+            self.common.min_ttl = ttl;
             self
         }
 

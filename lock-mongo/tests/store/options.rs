@@ -2,24 +2,26 @@
 
 use std::time::Duration;
 
-use distlock_api::ErrorKind;
+use distlock_api::once::OnceProviderExt;
+use distlock_api::{ErrorKind, LockProviderExt};
 use distlock_mongo::mongodb::IndexModel;
 use distlock_mongo::mongodb::bson::{Document, doc};
-use distlock_mongo::{MongoProvider, MongoProviderBuilder};
+use distlock_mongo::{DocumentLocks, MongoOnce, MongoProvider, MongoProviderBuilder};
 
 use super::Checks;
-use super::world::{LONG, World, claim, granted, key, random_name, release};
+use super::world::{LONG, Sent, World, claim, granted, key, random_name, release};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, mistakes_are_reported_before_any_request);
     check!(checks, R6 purge_index_is_made_in_the_background);
     check!(checks, purge_index_with_other_options);
     check!(checks, names);
+    check!(checks, alone C20 a_ttl_below_the_latency_is_refused);
 }
 
 async fn mistakes_are_reported_before_any_request(world: World) {
     let hour = Duration::from_secs(3600);
-    let wrong: [fn(MongoProviderBuilder) -> MongoProviderBuilder; 8] = [
+    let wrong: [fn(MongoProviderBuilder) -> MongoProviderBuilder; 11] = [
         |builder| builder.purge_after(Duration::ZERO),
         |builder| builder.purge_after(Duration::from_secs(3599)),
         |builder| builder.purge_after(Duration::MAX),
@@ -28,12 +30,44 @@ async fn mistakes_are_reported_before_any_request(world: World) {
         |builder| builder.collection("system.locks"),
         |builder| builder.database("a.b"),
         |builder| builder.request_timeout(Duration::ZERO),
+        |builder| builder.request_timeout(Duration::from_millis(99)),
+        |builder| builder.ttl(Duration::from_millis(999)),
+        |builder| builder.safety_margin(Duration::from_millis(29_501)),
     ];
     for change in wrong {
         let error = change(MongoProvider::builder_from_client(&world.client)).build().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidOptions, "{error}");
     }
     MongoProvider::builder(world.client.database("app")).purge_after(hour).build().unwrap();
+}
+
+/// A lease that ends within the time of a request is never held.
+async fn a_ttl_below_the_latency_is_refused(world: World) {
+    let sent = Sent::default();
+    let (client, _) = world.connect(|options| options.command_event_handler = Some(sent.handler())).await;
+    let database = client.database("distlock_test");
+    let ttl = Duration::from_millis(5);
+    let locks = MongoProvider::builder(database.clone()).collection(random_name("locks")).build().unwrap();
+    let documents =
+        DocumentLocks::builder(&database.collection::<Document>(&random_name("documents"))).build().unwrap();
+    let once = MongoOnce::builder(database.clone()).collection(random_name("once")).build().unwrap();
+    for error in [
+        locks.acquire("k").ttl(ttl).await.unwrap_err(),
+        locks.try_acquire("k").ttl(ttl).await.unwrap_err(),
+        locks.acquire_all(["k", "l"]).ttl(ttl).await.unwrap_err(),
+        documents.lock("k").ttl(ttl).await.unwrap_err(),
+        once.once("k").ttl(ttl).await.unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::InvalidOptions, "{error}");
+        let text = error.to_string();
+        assert!(["5ms", "mongodb", "1s", "min_ttl"].iter().all(|part| text.contains(part)), "{text}");
+    }
+    let commands = sent.take();
+    assert!(commands.is_empty(), "{commands:?}");
+    let short = MongoProvider::builder(database).collection(random_name("locks")).min_ttl(ttl).build().unwrap();
+    // Whether it is held in time depends on the server, but it is asked.
+    let _ = short.try_acquire("k").ttl(Duration::from_millis(200)).await.unwrap();
+    assert!(!sent.take().is_empty());
 }
 
 async fn indexes(world: &World, name: &str) -> Vec<Document> {

@@ -31,7 +31,7 @@ pub enum Action {
     Cancel(u8),
     /// It withdraws an acquisition that it gave up.
     Withdraw(u8),
-    /// Its clean-up ends without an answer.
+    /// It gives its clean-up up.
     GiveUp(u8),
     /// It finds that its deadline has passed.
     NoticeLoss(u8),
@@ -250,7 +250,10 @@ impl State {
                 if self.may_withdraw(at) && room {
                     into.push(Action::Withdraw(number));
                 }
-                if client.bound > 0 && self.now() >= client.bound + config.longest_life() {
+                let after_bound = client.bound > 0 && self.now() >= client.bound + config.clean_up_life();
+                let after_end =
+                    client.call == 0 && client.left > 0 && self.time + 1 >= client.left + config.clean_up_life();
+                if after_bound || after_end {
                     into.push(Action::GiveUp(number));
                 }
                 let releasing = !client.after_loss && !rules.keep(Guard::NotWhileReleasing);

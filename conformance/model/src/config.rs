@@ -46,6 +46,8 @@ pub struct Config {
     pub refreshes: u8,
     /// Whether a waiter may leave.
     pub cancel: bool,
+    /// Whether a process gives a clean-up up in the end.
+    pub gives_up: bool,
     /// Length of a lease.
     pub ttl: u8,
     /// Length of a lease that a release granted.
@@ -96,12 +98,12 @@ impl Config {
         }
     }
 
-    /// Returns for how long after its last bound an acquisition may have something in the record: a
-    /// lease, or a ticket to which a release grants the key.
+    /// Returns for how long a clean-up is repeated: as long as what it removes may last by itself.
+    /// A ticket lives longer than a lease, and a release may grant it one.
     #[must_use]
-    pub const fn longest_life(&self) -> u8 {
+    pub const fn clean_up_life(&self) -> u8 {
         let ticket = self.ticket_ttl + self.claim;
-        if self.ttl > ticket { self.ttl } else { ticket }
+        if self.rules.keep(Guard::CleanUpLife) && ticket > self.ttl { ticket } else { self.ttl }
     }
 
     /// Returns the margin, which is subtracted from every deadline (R4).

@@ -159,7 +159,7 @@ fn phrase(state: &State, action: Action, config: &Config) -> String {
         Action::Part(at) => format!("one of {}'s readers leaves", process(at)),
         Action::Cancel(at) => format!("{}'s caller leaves", process(at)),
         Action::Withdraw(at) => format!("{} sends a withdrawal", process(at)),
-        Action::GiveUp(at) => format!("the clean-up of {} ends without an answer", process(at)),
+        Action::GiveUp(at) => format!("{} gives its clean-up up", process(at)),
         Action::NoticeLoss(at) => format!("{} finds that its deadline has passed", process(at)),
         Action::Timeout(at) => format!("{} stops waiting for its answer", process(at)),
         Action::Crash(at) => format!("{} dies", process(at)),

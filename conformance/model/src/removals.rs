@@ -21,7 +21,7 @@ const fn removal(guard: Guard, config: &'static str, property: Property) -> Remo
 }
 
 /// The removal of every guard.
-pub const REMOVALS: [Removal; 60] = [
+pub const REMOVALS: [Removal; 61] = [
     removal(Guard::SentInstant, "renewals", Property::Exclusion),
     removal(Guard::ExtendMax, "stalls", Property::Exclusion),
     removal(Guard::Margin, "failover", Property::Exclusion),
@@ -39,6 +39,7 @@ pub const REMOVALS: [Removal; 60] = [
     removal(Guard::FreshId, "purge", Property::Truth),
     removal(Guard::Session, "given-up", Property::Orphan),
     removal(Guard::Withdraw, "given-up", Property::Orphan),
+    removal(Guard::CleanUpLife, "clean-up", Property::Orphan),
     removal(Guard::ReleaseById, "queue", Property::Exclusion),
     removal(Guard::ReleaseExpired, "stalls", Property::Orphan),
     removal(Guard::LeaveQueue, "late", Property::Orphan),

@@ -75,6 +75,8 @@ pub enum Guard {
     Session,
     /// R11: a cancelled attempt finishes first, and is then withdrawn.
     Withdraw,
+    /// R11: a clean-up is repeated until what it removes has ended by itself.
+    CleanUpLife,
     /// R12: a release is by id.
     ReleaseById,
     /// R12: a release frees an expired lease as well.
@@ -165,7 +167,7 @@ pub enum Guard {
 
 impl Guard {
     /// All guards, in the order of the rules.
-    pub const ALL: [Self; 60] = [
+    pub const ALL: [Self; 61] = [
         Self::SentInstant,
         Self::ExtendMax,
         Self::Margin,
@@ -183,6 +185,7 @@ impl Guard {
         Self::FreshId,
         Self::Session,
         Self::Withdraw,
+        Self::CleanUpLife,
         Self::ReleaseById,
         Self::ReleaseExpired,
         Self::LeaveQueue,
@@ -241,7 +244,7 @@ impl Guard {
             Self::AlreadyHeld | Self::HeldUnexpired | Self::Turns => 8,
             Self::Marker => 9,
             Self::LateGrant => 10,
-            Self::FreshId | Self::Session | Self::Withdraw => 11,
+            Self::FreshId | Self::Session | Self::Withdraw | Self::CleanUpLife => 11,
             Self::ReleaseById | Self::ReleaseExpired | Self::LeaveQueue | Self::Released => 12,
             Self::Closed => 13,
             Self::RenewById | Self::RenewToken | Self::RenewUnexpired => 14,

@@ -278,6 +278,9 @@ pub struct Client {
     pub local: u8,
     /// The number of guards of a shared lease beside the first.
     pub others: u8,
+    /// One more than the time since which nothing but the clean-up is left; 0 before, and where
+    /// clean-ups are not given up.
+    pub left: Time,
     /// Whether the lease was lost, so that its release is best effort.
     pub after_loss: bool,
     /// Whether the lease was lost (only with R21 switched off).

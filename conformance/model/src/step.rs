@@ -291,7 +291,12 @@ impl State {
             }
         });
         self.messages.sort();
+        let time = self.time;
         for at in 0..usize::from(config.clients) {
+            let client = &mut self.clients[at];
+            if config.gives_up && client.phase == Phase::Leaving && client.call == 0 && client.left == 0 {
+                client.left = time + 1;
+            }
             let (id, phase) = (self.id_of(at, config), self.clients[at].phase);
             self.clients[at].events.retain(|event| match event.kind {
                 EventKind::Opened => matches!(phase, Phase::Attempting | Phase::Waiting),

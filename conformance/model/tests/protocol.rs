@@ -60,6 +60,7 @@ fn steps(config: &Config) -> Vec<(bool, Action)> {
         (config.block > 1 && shared, Action::Join(0)),
         (config.block > 1 && shared, Action::Part(0)),
         (config.cancel, Action::Cancel(0)),
+        (config.gives_up, Action::GiveUp(0)),
         (timeouts > 0, Action::Timeout(0)),
         (crashes > 0, Action::Crash(0)),
         (breaks > 0, Action::EndStream(0)),
@@ -85,6 +86,7 @@ fn every_kind_of_step_is_taken_somewhere() {
 sound! {
     lost_messages, "lost", 450_000;
     late_messages, "late", 110_000;
+    clean_ups_that_are_given_up, "clean-up", 200_000;
     given_up_claims, "given-up", 310_000;
     repeated_messages, "repeated", 230_000;
     renewals, "renewals", 700_000;

@@ -58,6 +58,7 @@ needed! {
     r11_ids_are_fresh FreshId;
     r11_sessions_refuse_stragglers Session;
     r11_a_cancelled_attempt_is_withdrawn Withdraw;
+    r11_a_clean_up_lasts_as_long_as_a_ticket CleanUpLife;
     r12_a_release_is_by_id ReleaseById;
     r12_a_release_frees_what_is_expired ReleaseExpired;
     r12_leaving_removes_the_ticket LeaveQueue;

@@ -19,7 +19,7 @@ use crate::run::transit::Lease;
 use crate::simulation::defect;
 use crate::state::backoff;
 use crate::state::gather::Company;
-use crate::store::{AcquireOp, Attempt, Claim, Lane, QueueStanding, Release, Reply};
+use crate::store::{AcquireOp, Attempt, Claim, Lane, QueueStanding, Release, Reply, Ticket};
 
 /// An acquisition that is not complete. It owns the call in flight; the caller's future does not.
 /// If the acquisition is dropped, the call is finished in the background, and what it brought is
@@ -28,7 +28,8 @@ pub(crate) struct Acquisition<'a> {
     engine: &'a Arc<Engine>,
     home: Handle,
     claim: Claim,
-    ttl: Duration,
+    /// How long what the claim may have at the store lasts by itself.
+    lasts: Duration,
     /// Makes the attempts instead of the store.
     via: Option<Arc<dyn AcquireOp>>,
     /// Notified when the store has pushed something about the claim.
@@ -80,7 +81,7 @@ impl<'a> Acquisition<'a> {
             engine,
             home,
             claim,
-            ttl,
+            lasts: ttl,
             via,
             updates,
             dirty: false,
@@ -133,6 +134,9 @@ impl<'a> Acquisition<'a> {
         }
         connected(self.engine, patience.limit).await?;
         let attempt = Attempt { claim: self.claim.clone(), ..attempt };
+        if let Some(ticket) = &attempt.ticket {
+            self.lasts = self.lasts.max(ticket.lasts(self.engine.options.request_timeout));
+        }
         let call = self.send(attempt, patience)?;
         self.in_batch = call.is_part();
         self.call.begin(call);
@@ -223,7 +227,7 @@ impl<'a> Acquisition<'a> {
         let open = self.open.take();
         let dirty = std::mem::take(&mut self.dirty) | std::mem::take(&mut self.queued);
         if (dirty || call.is_under_way()) && !defect!(NotWithdrawn) {
-            let work = settle(self.engine.clone(), self.claim.clone(), call, dirty, self.ttl);
+            let work = settle(self.engine.clone(), self.claim.clone(), call, dirty, self.lasts);
             // If the runtime has ended, what is left ends by its ttl.
             self.engine.spawn(&self.home, work);
         }
@@ -318,15 +322,33 @@ impl Engine {
         }
     }
 
-    /// Withdraws the claims that wait in the store's queue, because the provider is closed.
-    pub(crate) fn withdraw_closed(self: &Arc<Self>, claims: Vec<Claim>) {
-        for claim in claims {
+    /// Withdraws the claims that wait in the store's queue, because the provider is closed: until
+    /// that is confirmed, or the shutdown is given up.
+    pub(crate) fn withdraw_closed(self: &Arc<Self>, tickets: Vec<(Claim, Ticket)>) {
+        for (claim, ticket) in tickets {
             let engine = self.clone();
             self.spawn(&Handle::current(), async move {
-                if let Err(error) = engine.withdraw(&claim, Instant::now() + engine.options.request_timeout).await {
-                    log!(debug, lock.key = %claim.key(), %error, "ticket not withdrawn while shutting down");
-                }
+                let last_chance = Instant::now() + ticket.lasts(engine.options.request_timeout);
+                engine.withdraw_until(&claim, last_chance).await;
             });
+        }
+    }
+
+    /// Withdraws a claim until the store has confirmed that, or until `last_chance`.
+    async fn withdraw_until(&self, claim: &Claim, last_chance: Instant) {
+        let (mut failed, mut permit) = (0, None);
+        while let Err(error) = self.withdraw(claim, last_chance).await {
+            log!(debug, lock.key = %claim.key(), %error, "clean-up not confirmed yet");
+            if error.disposition() == Disposition::Permanent || Instant::now() >= last_chance {
+                break;
+            }
+            drop(permit);
+            // A batch that may still act is withdrawn at once, and again when it has ended (R24).
+            sleep(backoff::after_error(failed, fastrand::f64()).max(self.store.may_act_for(claim))).await;
+            failed += 1;
+            // Repeated withdrawals are bounded in number, and in time by what they would remove.
+            let Ok(next) = timeout_at(last_chance, self.clean_ups.acquire()).await else { break };
+            permit = Some(next);
         }
     }
 
@@ -371,13 +393,14 @@ async fn connected(engine: &Engine, limit: Option<Instant>) -> Result<()> {
     }
 }
 
-/// Waits until a call has ended. Then withdraws its claim until the store has confirmed that, or a
-/// lease that it may have got has expired. Withdraws nothing if nothing can have been granted.
+/// Waits until a call has ended. Then withdraws its claim until the store has confirmed that, or
+/// what it may have there has ended by itself: a lease by its ttl, a ticket by its own (R11).
+/// Withdraws nothing if there can be nothing.
 ///
 /// If the call grants a lease, and no earlier attempt is of unknown outcome, that lease is all that
 /// the claim has. To the store it is that of a guard that is dropped at once. So it is released
 /// with others, if the store makes batches.
-async fn settle(engine: Arc<Engine>, claim: Claim, mut call: InFlight<Reply>, mut dirty: bool, ttl: Duration) {
+async fn settle(engine: Arc<Engine>, claim: Claim, mut call: InFlight<Reply>, mut dirty: bool, lasts: Duration) {
     let mut granted = false;
     if call.is_under_way() {
         // Stores end their calls themselves. A call that does not end is given up here.
@@ -397,23 +420,10 @@ async fn settle(engine: Arc<Engine>, claim: Claim, mut call: InFlight<Reply>, mu
     }
     // A call that has failed may begin at the store until its limit, and never later (R31).
     let may_act_for = engine.store.may_act_for(&claim).max(engine.options.request_timeout);
-    let last_chance = Instant::now() + may_act_for + ttl;
+    let last_chance = Instant::now() + may_act_for + lasts;
     if granted && engine.release_unreceived(&claim, last_chance).await {
         return engine.local_queues.nudge(claim.key());
     }
-    let (mut failed, mut permit) = (0, None);
-    while let Err(error) = engine.withdraw(&claim, last_chance).await {
-        log!(debug, lock.key = %claim.key(), %error, "clean-up not confirmed yet");
-        if error.disposition() == Disposition::Permanent || Instant::now() >= last_chance {
-            break;
-        }
-        drop(permit);
-        // A batch that may still act is withdrawn at once, and again when it has ended (R24).
-        sleep(backoff::after_error(failed, fastrand::f64()).max(engine.store.may_act_for(&claim))).await;
-        failed += 1;
-        // Repeated withdrawals are bounded in number, and in time by the lease that there may be.
-        let Ok(next) = timeout_at(last_chance, engine.clean_ups.acquire()).await else { break };
-        permit = Some(next);
-    }
+    engine.withdraw_until(&claim, last_chance).await;
     engine.local_queues.nudge(claim.key());
 }

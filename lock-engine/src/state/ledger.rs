@@ -20,7 +20,7 @@ use crate::state::line::CarriedLease;
 use crate::state::reading_pause::TurnTimes;
 use crate::state::schedule::{HomeId, Pacing, Schedule};
 use crate::state::time::Now;
-use crate::store::Claim;
+use crate::store::{Claim, Ticket};
 
 /// A map by ids. These are random already, so a fixed hash invites no collisions, and a simulation
 /// iterates in the same order when it repeats.
@@ -225,12 +225,12 @@ impl<C: CarriedLease> Ledger<C> {
         self.closed = true;
     }
 
-    /// Removes all tickets and returns their claims.
-    pub(crate) fn take_tickets(&mut self) -> Vec<Claim> {
-        let with_ticket = self.pending.values().filter_map(|pending| Some(pending.ticket()?.0.claim.clone()));
-        let claims: Vec<_> = with_ticket.collect();
-        claims.iter().for_each(|claim| self.remove_ticket(claim.id()));
-        claims
+    /// Removes all tickets and returns them with their claims.
+    pub(crate) fn take_tickets(&mut self) -> Vec<(Claim, Ticket)> {
+        let queued = self.pending.values().filter_map(|pending| Some(pending.ticket()?.0));
+        let tickets: Vec<_> = queued.map(|queued| (queued.claim.clone(), queued.ticket)).collect();
+        tickets.iter().for_each(|(claim, _)| self.remove_ticket(claim.id()));
+        tickets
     }
 
     /// Returns the lease of an acquisition, until it has ended.

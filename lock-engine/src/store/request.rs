@@ -117,6 +117,12 @@ impl Ticket {
     pub const fn new(ttl: Duration, claim_ttl: Duration, capacity: u32) -> Self {
         Self { ttl, claim_ttl, capacity }
     }
+
+    /// Returns how long a ticket that is no longer refreshed, and the lease that a release may
+    /// grant to it, last by themselves, if a refresh may take this long.
+    pub(crate) const fn lasts(&self, refresh: Duration) -> Duration {
+        refresh.saturating_add(self.ttl).saturating_add(self.claim_ttl)
+    }
 }
 
 /// A request to extend a lease or to refresh a ticket. See

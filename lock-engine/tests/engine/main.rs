@@ -8,7 +8,7 @@
 //! | C3, C19 deadline and expiry | `deadline` |
 //! | C4 loss | `loss`, `wakers` |
 //! | C9, C10 truthful release, lost replies | `replies` |
-//! | C11 cancel safety | `cancel` (the matrix), `drops`, `runtimes` |
+//! | C11 cancel safety | `cancel` (the matrix), `drops`, `runtimes`; of tickets `clean_up` |
 //! | C12 – C14 renewal | `renewal` |
 //! | C15 – C17 queue and wake-ups | `fairness`, `wakeup`, `hand_off` |
 //! | C18 bounds | `bounds`, `numbers`, `lanes`; times below those of the store `floor` |
@@ -25,6 +25,7 @@ mod admin;
 mod auto_traits;
 mod bounds;
 mod cancel;
+mod clean_up;
 mod commit;
 mod dead_readers;
 mod deadline;

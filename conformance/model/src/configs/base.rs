@@ -38,6 +38,7 @@ pub(super) const BASE: Config = Config {
     renewals: 0,
     refreshes: 0,
     cancel: false,
+    gives_up: false,
     ttl: 3,
     claim: 2,
     ticket_ttl: 6,

@@ -4,11 +4,26 @@
 use super::base::{BASE, NONE};
 use crate::config::{Config, Faults};
 
-pub(super) const EXCLUSIVE: [Config; 23] = [
+pub(super) const EXCLUSIVE: [Config; 24] = [
     // Messages get lost.
     Config { name: "lost", horizon: 4, faults: Faults { drops: 2, ..NONE }, ..BASE },
     // Messages are late: their callers stop waiting for the answer, or leave.
     Config { name: "late", horizon: 3, cancel: true, faults: Faults { timeouts: 1, ..NONE }, ..BASE },
+    // Waiters leave, their withdrawals get lost, and clean-ups are given up in the end.
+    Config {
+        name: "clean-up",
+        horizon: 6,
+        messages: 2,
+        attempts: 1,
+        slow_requests: false,
+        cancel: true,
+        gives_up: true,
+        ttl: 2,
+        claim: 1,
+        ticket_ttl: 4,
+        faults: Faults { drops: 1, ..NONE },
+        ..BASE
+    },
     // A call hangs at the server, its acquisition is given up, and its caller continues under
     // another id. For the record that is a third process, beside the one that was given up and
     // another one.

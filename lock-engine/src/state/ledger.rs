@@ -148,8 +148,15 @@ impl<C: CarriedLease> Ledger<C> {
         // The answer was in transit during a gap: renew the lease at once, like the others (R20).
         let has_missed = pending.as_ref().is_some_and(|pending| pending.has_missed());
         let is_doubtful = has_missed && lease.terms().renew_every.is_some();
-        if let Some(progress) = pending.as_mut().and_then(|pending| pending.take_progress()) {
+        let progress = pending.as_mut().and_then(|pending| pending.take_progress());
+        let mut will_be_renewed = false;
+        if let Some(progress) = progress {
             self.turn_times.granted(&progress, now.instant());
+            // Where turns take longer than until the first renewal of a short claim, it costs
+            // nothing to send it at once. Until then a pause of the process, or a slow answer of
+            // the store, would cost the lease (R19).
+            let turn = progress.turn(now.instant());
+            will_be_renewed = claim_left(lease, now).is_some_and(|left| turn >= left / 2);
         }
         self.remove_ticket(id);
         self.counts.acquired += 1;
@@ -163,7 +170,7 @@ impl<C: CarriedLease> Ledger<C> {
         }
         self.keepers.entry(lease.home_id()).or_default();
         self.renewal_succeeded(lease, sent, now);
-        if is_doubtful {
+        if is_doubtful || will_be_renewed {
             self.schedule_at(id, Some(now.instant()));
         }
         self.ensure_keeper(lease.home_id())
@@ -445,9 +452,8 @@ impl<C: CarriedLease> Ledger<C> {
         let Some(deadline) = lease.held_until(now) else { return };
         let left = deadline.saturating_duration_since(sent);
         let is_new = std::mem::take(&mut entry.is_new);
-        // Such as the short claim of a waiter to which the lease was handed over. It is renewed to
-        // its full ttl soon, once even if it is never renewed afterwards.
-        let is_short = left < lease.terms().ttl.saturating_sub(lease.terms().margin);
+        // It is renewed to its full ttl soon, once even if it is never renewed afterwards.
+        let is_short = is_short(lease, left);
         let cadence = match lease.terms().renew_every {
             _ if lease.lasts_to_its_end(now) => None,
             Some(cadence) if is_short => Some(cadence.min(left / 2)),
@@ -514,5 +520,17 @@ impl<C: CarriedLease> KeeperWork<C> {
 
 mod due;
 mod joining;
+/// Whether this is less than a lease has after a renewal. Such as the short claim of a waiter to
+/// which the lease was handed over.
+fn is_short<C: CarriedLease>(lease: &Lease<C>, left: Duration) -> bool {
+    left < lease.terms().ttl.saturating_sub(lease.terms().margin)
+}
+
+/// Returns what is left of a short claim that is renewed.
+fn claim_left<C: CarriedLease>(lease: &Lease<C>, now: &Now) -> Option<Duration> {
+    let left = lease.held_until(now)?.saturating_duration_since(now.instant());
+    (is_short(lease, left) && !lease.lasts_to_its_end(now)).then_some(left)
+}
+
 #[cfg(test)]
 mod tests;

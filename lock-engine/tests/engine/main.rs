@@ -9,7 +9,7 @@
 //! | C4 loss | `loss`, `wakers` |
 //! | C9, C10 truthful release, lost replies | `replies` |
 //! | C11 cancel safety | `cancel` (the matrix), `drops`, `runtimes`; of tickets `clean_up` |
-//! | C12 – C14 renewal | `renewal` |
+//! | C12 – C14 renewal | `renewal`; just after a hand-over `fresh_claims` |
 //! | C15 – C17 queue and wake-ups | `fairness`, `wakeup`, `hand_off` |
 //! | C18 bounds | `bounds`, `numbers`, `lanes`; times below those of the store `floor` |
 //! | C21 several keys | `multi` |
@@ -33,6 +33,7 @@ mod drops;
 mod exclusion;
 mod fairness;
 mod floor;
+mod fresh_claims;
 mod gather;
 mod hand_off;
 mod hold;

@@ -1,0 +1,56 @@
+//! Leases that were just handed over: they start on a short claim, until the first renewal.
+
+use std::time::Duration;
+
+use distlock_api::{ErrorKind, LockGuard, LockProviderExt};
+use distlock_memory::{MemoryStore, Operation};
+use tokio::time::{Instant, sleep};
+
+use crate::kit::{ms, provider, secs};
+
+/// Returns the store, and the guard that a waiter was handed by a holder of this long.
+async fn handed_over(held_for: Duration) -> (MemoryStore, LockGuard) {
+    let store = MemoryStore::new();
+    let (holder, waiter) = (provider(&store), provider(&store));
+    let held = holder.acquire("k").await.unwrap();
+    let waiting = tokio::spawn(async move { waiter.acquire("k").await.unwrap() });
+    while store.waiting("k").is_empty() {
+        sleep(ms(1)).await;
+    }
+    sleep(held_for).await;
+    let before = store.calls(Operation::TryAcquire);
+    let _ = held.release().await.unwrap();
+    let guard = waiting.await.unwrap();
+    assert_eq!(store.calls(Operation::TryAcquire), before, "the store has pushed the grant");
+    (store, guard)
+}
+
+/// The turns are long, so the lease will be renewed: at once, so that an outage just then does not
+/// cost it.
+#[tokio::test(start_paused = true)]
+async fn c13_a_lease_that_was_handed_over_survives_an_outage_soon_afterwards() {
+    let (store, guard) = handed_over(secs(2)).await;
+    sleep(ms(20)).await;
+    assert!(guard.remaining().unwrap() > secs(25), "{:?}", guard.remaining());
+    for operation in [Operation::Renew, Operation::RenewMany] {
+        store.fail_always(operation, ErrorKind::Unavailable);
+    }
+    sleep(secs(5)).await;
+    assert_eq!(guard.loss(), None);
+    store.clear_faults();
+    sleep(secs(60)).await;
+    assert_eq!(guard.loss(), None);
+}
+
+/// The turns are short, so a renewal would be one more request for most of them.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_handed_over_is_not_renewed_while_turns_are_short() {
+    let (store, guard) = handed_over(ms(100)).await;
+    let (renewals, granted) = (store.calls(Operation::RenewMany), Instant::now());
+    while granted.elapsed() < ms(300) {
+        assert_eq!(store.calls(Operation::RenewMany), renewals);
+        sleep(ms(10)).await;
+    }
+    sleep(secs(1)).await;
+    assert!(guard.loss().is_none() && guard.remaining().unwrap() > secs(25), "{:?}", guard.remaining());
+}

@@ -70,6 +70,7 @@ fn main() -> ExitCode {
         trial("an_unknown_authority_is_reported", Box::new(|_| Box::pin(unknown_authority()))),
         trial("servers_that_cannot_be_used_are_named", Box::new(|server| Box::pin(unusable_servers(server)))),
         trial("one_cause_has_one_text", Box::new(|server| Box::pin(one_text(server)))),
+        trial("blocked_writes_are_retryable", Box::new(|_| Box::pin(blocked_writes()))),
         trial("the_guide_names_the_tested_role", Box::new(|_| Box::pin(privileges_of_the_guide()))),
         trial("a_capped_collection_is_refused_without_listCollections", Box::new(|server| Box::pin(capped(server)))),
     ]);
@@ -298,6 +299,40 @@ async fn wrong_password(server: Controlled) {
     for error in refusals(&client.database(&random_name("access"))).await {
         is_denied(&error);
         assert!(error.to_string().contains("MongoDB refused the credentials"), "{}", chain(&error));
+    }
+}
+
+/// An operator blocks the writes of users, for example to move the data to another cluster.
+async fn blocked_writes() {
+    let server = Controlled::default();
+    let locks = provider(&server.user(&role::OF_RECORDS).await);
+    locks.prepare().await.unwrap();
+    let held = locks.acquire(key()).timeout(BOUND).await.unwrap();
+    let administrator = Client::with_options(server.options().await).expect("a client");
+    let block = async |global: bool| {
+        let block = doc! { "setUserWriteBlockMode": 1, "global": global };
+        administrator.database("admin").run_command(block).await.expect("an administrator may do it");
+    };
+    block(true).await;
+    let key = key();
+    let error = locks.try_acquire(&key).await.unwrap_err();
+    let text = chain(&error);
+    assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unavailable, true), "{text}");
+    assert!(text.contains("error 371 UserWritesBlocked"), "{text}");
+    guide::lists(&error);
+    let waiting = tokio::spawn({
+        let (locks, key) = (locks.clone(), key.clone());
+        async move { locks.acquire(&key).timeout(BOUND).await }
+    });
+    block(false).await;
+    let next = timeout(BOUND, waiting).await.unwrap().unwrap().unwrap();
+    assert_eq!(next.release().await.unwrap(), ReleaseOutcome::Released);
+    assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
+    locks.close().await.unwrap();
+    assert!(locks.accounting().balances() && locks.accounting().unsettled == 0, "{:?}", locks.accounting());
+    administrator.shutdown().await;
+    if let Some(server) = Arc::into_inner(server.0).and_then(OnceCell::into_inner) {
+        server.stop().await;
     }
 }
 

@@ -1,9 +1,11 @@
 //! Waits with a time limit, so that each check ends and reports what it waited for.
 
 use std::future::{Future, IntoFuture};
+use std::pin::pin;
 use std::time::Duration;
 
 use distlock_api::{ErrorKind, LockError, Phase};
+use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use crate::failure::{Failure, FailureKind, Verdict, located_at_caller};
@@ -16,6 +18,8 @@ pub(crate) const SOON: Duration = Duration::from_secs(8);
 /// How long a waiter may take that is not told and looks for itself, every five seconds. Below the
 /// time in which tickets expire.
 pub(crate) const POLLED: Duration = Duration::from_secs(12);
+/// How many calls are paused at once, each at another time.
+const PAUSED: u32 = 32;
 /// The tolerance of lower bounds: stores and options count whole milliseconds, by another clock.
 pub(crate) const GRAIN: Duration = Duration::from_millis(2);
 
@@ -36,6 +40,30 @@ pub(crate) fn within<F: IntoFuture>(
 pub(crate) fn is_too_late(error: &LockError) -> bool {
     let is_connecting = error.kind() == ErrorKind::Unavailable && error.phase() == Some(Phase::Connect);
     error.kind() == ErrorKind::Timeout || is_connecting
+}
+
+/// Runs each of these calls for another part of the time that they take, then pauses it, and then
+/// awaits it. Returns the answers.
+///
+/// `call` makes a call. Two rounds go before: one connects, one measures how long they take.
+pub(crate) async fn each_paused<T>(pause: Duration, call: impl AsyncFn() -> T) -> Vec<T> {
+    let mut usual = Duration::ZERO;
+    for _ in 0..2 {
+        let begun = Instant::now();
+        join_all((0..PAUSED).map(|_| call())).await;
+        usual = begun.elapsed();
+    }
+    let paused = (0..PAUSED).map(async |turn| {
+        let mut call = pin!(call());
+        match tokio::time::timeout(usual * turn / PAUSED, &mut call).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                tokio::time::sleep(pause).await;
+                call.await
+            }
+        }
+    });
+    join_all(paused).await
 }
 
 /// Polls until a state is reached, which must happen within the bound.

@@ -12,7 +12,7 @@ use distlock_api::once::{
 };
 use distlock_api::{
     Acquired, AcquisitionId, ErrorKind, FencingToken, LockError, LockGuard, LockInfo, LockKey, LockProvider, Loss,
-    LostSignal, ReleaseFuture, Result, Wait,
+    LostSignal, Phase, ReleaseFuture, Result, Wait,
 };
 use parking_lot::Mutex;
 use tokio::task::yield_now;
@@ -266,11 +266,17 @@ impl MemoryOnce {
         let checked = options.validate().and_then(|()| acquire.lease().terms().map(drop));
         checked.and_then(|()| acquire.holder().validate()).map_err(|error| error.with_key(key.clone()))?;
         let since = Instant::now();
+        let mut is_late = false;
         loop {
             let rest = options.wait_left(since);
             match self.read(&key).await?.answer(&options) {
                 Some(Once::Busy(_)) if rest != Wait::Try => {}
                 Some(answer) => return Ok(answer),
+                // O9: no further try without a wait.
+                None if is_late && rest == Wait::Try => {
+                    let message = "the lease of the run ended before it was begun: raise the ttl";
+                    return Err(LockError::timeout(Phase::Request, message).with_key(key));
+                }
                 None => {}
             }
             let acquire = options.acquire().clone().with_wait(rest);
@@ -283,6 +289,7 @@ impl MemoryOnce {
             {
                 return Ok(once);
             }
+            is_late = true;
         }
     }
 }

@@ -26,7 +26,7 @@ fn direct() -> Profile {
     promised.permits = true;
     // Refused: what needs a lease store, expiry, other processes, separate clients, faults or
     // purging.
-    Profile::new(promised).admin().owners().lock_events().one_provider().expected_refusals(123)
+    Profile::new(promised).admin().owners().lock_events().one_provider().expected_refusals(124)
 }
 
 fn clones<P: LockProvider + Clone>(provider: P, count: usize) -> Vec<Client> {
@@ -41,7 +41,7 @@ impl Fixture for Direct {
 
     fn profile(&self) -> Profile {
         // Work of holders that vanish needs expiry, too.
-        direct().once().expected_refusals(126)
+        direct().once().expected_refusals(128)
     }
 
     async fn clients(&self, count: usize) -> Result<Vec<Client>, FixtureError> {

@@ -15,7 +15,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use distlock_api::once::{Once, OnceGuard, OnceHandle, OnceOptions, OnceProvider, OnceRecord, OnceState};
 use distlock_api::style::yield_on_error;
-use distlock_api::{Disposition, ErrorKind, LeaseOptions, LockError, LockKey, LockProvider, Result, Wait, contained};
+use distlock_api::{
+    Disposition, ErrorKind, LeaseOptions, LockError, LockKey, LockProvider, Phase, Result, Wait, contained,
+};
 use distlock_engine::LeaseStore;
 use mongodb::bson::Document;
 use tokio::runtime::Handle;
@@ -143,7 +145,7 @@ impl MongoOnce {
     }
 
     /// Begins the work under a lease that was acquired for it (O1, O5). Returns `None` if the lease
-    /// ended meanwhile.
+    /// ended meanwhile: the run that was recorded, if any, stays interrupted.
     async fn begin(&self, guard: DocumentGuard<Document>, options: &OnceOptions) -> Result<Option<Once>> {
         let key = guard.key().clone();
         let with_key = |error: LockError| error.with_key(key.clone());
@@ -182,6 +184,11 @@ impl MongoOnce {
         let margin = options.acquire().lease().or(self.lease).terms().map_err(with_key)?.margin;
         let handle = MongoOnceHandle::new(self.locks.store().clone(), guard, before, options.keep(), margin)?;
         match record_run(handle, change, mark).await {
+            // The answer may have come after the end of the lease (C3).
+            Ok(handle) if handle.loss().is_some() => {
+                drop(handle);
+                Ok(None)
+            }
             Ok(handle) => Ok(Some(Once::Begun(OnceGuard::new(key, token, interrupted, Box::new(handle))))),
             Err(error) if error.kind() == ErrorKind::Lost => Ok(None),
             Err(error) => Err(error),
@@ -204,6 +211,12 @@ fn acquire_wait(wait: Wait, left: Wait) -> Wait {
         (Wait::UpTo(limit), Wait::Try) if !limit.is_zero() => Wait::UpTo(OVERRUN),
         _ => left,
     }
+}
+
+fn too_late() -> LockError {
+    let message = "the lease of the run ended before its beginning was recorded: MongoDB is slow, or the ttl too \
+                   short. Raise the ttl, or look for load on MongoDB";
+    LockError::timeout(Phase::Request, message)
 }
 
 /// Returns what is stored of work that was never begun.
@@ -262,12 +275,15 @@ impl OnceProvider for MongoOnce {
             Wait::UpTo(limit) => Wait::UpTo(limit.saturating_sub(since.elapsed())),
             other => other,
         };
+        let mut is_late = false;
         loop {
             let known = self.read_in_wait(&key, left()).await;
             let rest = options.wait_left(since);
             match known.map(|known| known.answer(&options)) {
                 Ok(Some(Once::Busy(_))) if rest != Wait::Try => {}
                 Ok(Some(answer)) => return Ok(answer),
+                // O9: no further try without a wait.
+                Ok(None) if is_late && rest == Wait::Try => return Err(too_late().with_key(key)),
                 Ok(None) => {}
                 // The acquisition repeats what may succeed later, and brings the record.
                 Err(error) if error.disposition() == Disposition::Retryable && rest != Wait::Try => {}
@@ -285,6 +301,7 @@ impl OnceProvider for MongoOnce {
             if let Some(once) = self.begin(guard, &options).await? {
                 return Ok(once);
             }
+            is_late = true;
         }
     }
 

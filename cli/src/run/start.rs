@@ -23,16 +23,19 @@ use crate::failure::Failure;
 pub(super) async fn until_ready(granted: &impl Held, limits: Limits) -> Result<(), Failure> {
     const POLL: Duration = Duration::from_millis(10);
     loop {
-        if let Some(loss) = granted.loss() {
-            let message = format!("the lock was lost before the command was started: {loss}. Run it again");
-            return Err(Failure::new(exit::LOST, message));
-        }
+        ensure_held(granted)?;
         let is_short = |until: Instant| until.saturating_duration_since(Instant::now()) < limits.at_start;
         if !granted.valid_until().is_some_and(is_short) {
             return Ok(());
         }
         sleep(POLL).await;
     }
+}
+
+fn ensure_held(granted: &impl Held) -> Result<(), Failure> {
+    let Some(loss) = granted.loss() else { return Ok(()) };
+    let message = format!("the lock was lost before the command was started: {loss}. Run it again");
+    Err(Failure::new(exit::LOST, message))
 }
 
 /// Starts the command in a group of its own, which the leash kills before the deadline.
@@ -59,6 +62,11 @@ pub(super) async fn start(
         leash.map_err(|error| Failure::new(exit::SOFTWARE, format!("the leash cannot be started: {error}")))?;
     if let Some(deadline) = leash_deadline(granted.valid_until(), request.limits) {
         group.hold_until(deadline).await;
+    }
+    // The leash takes its time to start, and a lost lock has no deadline.
+    if let Err(lost) = ensure_held(granted) {
+        group.signal(Signal::KILL);
+        return Err(lost);
     }
     match group.spawn(child) {
         Ok(child) => Ok((group, child)),

@@ -1,4 +1,5 @@
-//! O1–O11: work that is done once. O12, and the lost replies of O8, depend on the backend.
+//! O1–O11, and C3 for runs: work that is done once. O12, and the lost replies of O8, depend on the
+//! backend.
 
 use std::future::{Future, IntoFuture};
 use std::pin::pin;
@@ -13,7 +14,7 @@ use distlock_api::{LockKey, RenewalPolicy};
 use futures_util::future::{join_all, try_join_all};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::bounded::{LIVENESS, SOON, eventually, throughout, within};
+use crate::bounded::{LIVENESS, SOON, each_paused, eventually, throughout, within};
 use crate::check::checks;
 use crate::context::Context;
 use crate::failure::{Failure, Verdict, ensure, located_at_caller};
@@ -23,6 +24,10 @@ checks! {
     O1 exactly_one_begins Smoke [Once]
         "Of many callers of a key exactly one begins the work, and all others get its outcome. A \
          failure means that the work is done twice.";
+    C3 a_lost_run_is_not_begun [Once, Expiry]
+        "A call that is paused until the lease of its run has ended does not begin with a lost \
+         guard. A failure means that a caller works although another one may have begun the work, \
+         or completed it.";
     O1 others_are_busy [Once]
         "While the work is under way, other callers are told so, with the token and the owner of \
          the run. A failure means that they begin it, too, or that they take it for new or done.";
@@ -187,6 +192,28 @@ async fn exactly_one_begins(cx: Context) -> Verdict {
         answers.iter().all(|(_, value)| *value == answers[0].1),
         "the callers have different outcomes: {answers:?}"
     );
+    Ok(())
+}
+
+async fn a_lost_run_is_not_begun(cx: Context) -> Verdict {
+    let work = Work::of(&cx);
+    let [here] = work.clients().await?;
+    let answers = each_paused(work.ttl, async || {
+        let call = here.once(cx.key()).ttl(work.ttl).renewal(RenewalPolicy::Never).keep(DAY).timeout(LIVENESS);
+        let guard = match call.await {
+            Ok(answer) => begun(answer)?,
+            // Too slow for leases that are this short.
+            Err(error) if error.is_retryable() => return Ok(None),
+            Err(error) => return Err(Failure::from(error)),
+        };
+        let loss = guard.loss();
+        let _ = guard.discard().await;
+        Ok(loss)
+    });
+    for loss in answers.await {
+        let loss = loss?;
+        ensure!(loss.is_none(), "after a pause a run is begun that is lost with {loss:?}");
+    }
     Ok(())
 }
 

@@ -137,7 +137,17 @@ pub(crate) const CASES: &[Case] = &[
         "late grant returned",
         Clause::C3,
         Broken::Provider(Provider::ReturnsLateGrants),
-        &[("C3_deadline::late_grant_is_not_returned", "a grant was returned after its own deadline")],
+        &[
+            ("C3_deadline::late_grant_is_not_returned", "a grant was returned after its own deadline"),
+            ("C3_deadline::paused_calls_return_no_lost_guard", "after a pause a guard is returned that is lost"),
+        ],
+    ),
+    case(
+        "a_lost_run_is_begun",
+        "",
+        Clause::C3,
+        Broken::Once(Once::BegunBeforeTheEnd),
+        &[("C3_deadline::a_lost_run_is_not_begun", "a run is begun that is lost")],
     ),
     case(
         "a_maximum_hold_is_ignored",

@@ -17,6 +17,8 @@ use tokio::time::Instant;
 pub(crate) enum Once {
     /// Nothing is broken.
     Sound,
+    /// Work is begun before a further request, whose answer may come after the end of the lease.
+    BegunBeforeTheEnd,
     /// A second caller begins although the first one works.
     TwoBegin,
     /// A completion releases, and remembers nothing.
@@ -54,6 +56,9 @@ impl Drop for Kept {
         std::mem::forget(self.0.take());
     }
 }
+
+/// How long the further request takes with [`Once::BegunBeforeTheEnd`].
+const FURTHER_REQUEST: Duration = Duration::from_millis(20);
 
 /// How long an outcome counts with [`Once::ForgottenEarly`].
 const A_MOMENT: Duration = Duration::from_millis(1);
@@ -132,7 +137,11 @@ impl OnceProvider for Broken {
             _ => acquire,
         };
         let options = changed(self.defect, &options, acquire);
-        let answer = if self.defect == Once::DroppedCallBegins {
+        let answer = if self.defect == Once::BegunBeforeTheEnd {
+            let begun = self.inner.once_with(key.clone(), options).await?;
+            tokio::time::sleep(FURTHER_REQUEST).await;
+            begun
+        } else if self.defect == Once::DroppedCallBegins {
             let mut begun = Kept(Some(self.inner.once_with(key.clone(), options).await?));
             tokio::task::yield_now().await;
             begun.0.take().expect("taken once")

@@ -167,6 +167,8 @@ impl BrokenProvider {
             let claim = Claim::new(key.clone(), ProviderId::random().acquisition_id());
             let sent = Instant::now();
             if let Reply::Granted(grant) = store.try_acquire(&Attempt::new(claim.clone(), terms.ttl)).await? {
+                // As the answer of a store in another process, which takes its time.
+                tokio::time::sleep(SECOND_QUERY).await;
                 let valid_until = sent + grant.remaining.saturating_sub(terms.margin);
                 if self.broken == Provider::ReturnsLateGrants || Instant::now() < valid_until {
                     let naive = Naive { store: store.clone(), claim, valid_until };

@@ -50,7 +50,7 @@ impl Fixture for Memory {
         promised.push = true;
         promised.shared = true;
         promised.permits = true;
-        Profile::new(promised).admin().owners().lock_events().one_provider().expected_refusals(123)
+        Profile::new(promised).admin().owners().lock_events().one_provider().expected_refusals(124)
     }
 
     async fn clients(&self, count: usize) -> std::result::Result<Vec<Client>, FixtureError> {

@@ -28,8 +28,8 @@ pub trait OnceProvider: fmt::Debug + fmt::Display + Send + Sync + 'static {
     /// * [`Corrupt`](crate::ErrorKind::Corrupt) if something else is stored under the key. It is
     ///   left as it is;
     /// * those of [`LockProvider::acquire_with`](crate::LockProvider::acquire_with). After an error
-    ///   the caller has begun nothing. If the outcome of the beginning is unknown, or the process
-    ///   dies then, the key may be left interrupted.
+    ///   the caller has begun nothing. If the outcome of the beginning is unknown, if the lease
+    ///   ends before its answer, or if the process dies then, the key may be left interrupted.
     ///
     /// # Cancel safety
     /// Cancel safe. When the future is dropped, work that has just been begun for it is discarded

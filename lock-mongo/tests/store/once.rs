@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use distlock_api::once::{NotCompleted, Once, OnceProvider, OnceProviderExt, OnceState};
 use distlock_api::{ErrorKind, FencingToken, LockKey, LockProvider, LockProviderExt, Phase, RenewalPolicy};
+use distlock_conformance::proxy::{FaultProxy, NetworkFault, Way};
 use distlock_mongo::MongoOnce;
 use distlock_mongo::mongodb::bson::{Bson, DateTime, Document, doc};
 use distlock_mongo::mongodb::{Client, IndexModel};
@@ -13,6 +14,7 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::Checks;
+use super::proxied::{behind, primary};
 use super::world::{Sent, World, random_name};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -35,6 +37,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, alone O8 once_unanswered_is_lost_at_its_deadline);
     check!(checks, alone O8 once_completion_forgotten_meanwhile);
     check!(checks, O12 once_foreign_documents);
+    check!(checks, C3 once_over_a_slow_network);
     // A standalone server has no transactions.
     if checks.is_replica_set() {
         check!(checks, O8 once_completion_that_stalls);
@@ -484,6 +487,36 @@ async fn once_dropped_and_closed(world: World) {
     let next = other.once("job").at_most_once().timeout(Duration::from_secs(30)).await.unwrap();
     assert!(matches!(next, Once::Begun(_)), "{next:?}");
     assert_eq!(once.once("job").await.unwrap_err().kind(), ErrorKind::Closed);
+}
+
+/// Every reply takes more than half of the ttl, so that the one to the mark comes after the end of
+/// the lease.
+async fn once_over_a_slow_network(world: World) {
+    const TTL: Duration = Duration::from_secs(2);
+    const SLOW: Duration = Duration::from_millis(1300);
+
+    let proxy = FaultProxy::start(primary(&world).await).await.unwrap();
+    let collection = random_name("once");
+    let (once, other) = (on(&behind(&world, &proxy).await, &collection), on(&world.client, &collection));
+    once.prepare().await.unwrap();
+    for limit in [None, Some(Duration::from_secs(5))] {
+        let key = random_name("job");
+        proxy.strike(NetworkFault::Delay { way: Way::ToClient, by: SLOW });
+        let attempt = limit.map_or_else(|| once.try_once(&key), |limit| once.once(&key).timeout(limit));
+        let attempt = attempt.ttl(TTL).renewal(RenewalPolicy::Never).into_future();
+        let answer = tokio::time::timeout(Duration::from_secs(30), attempt).await.expect("a bounded call");
+        match answer {
+            Ok(Once::Begun(work)) => assert!(!work.is_lost(), "a lost run was begun: {work:?}"),
+            Ok(answer) => assert!(answer.is_busy(), "{answer:?}"),
+            Err(error) => {
+                assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Timeout, true), "{error:?}");
+                crate::guide::lists(&error);
+            }
+        }
+        assert!(proxy.heal() > 0, "no reply was slow");
+        let next = other.once(&key).timeout(Duration::from_secs(30)).await.unwrap().begun().expect("it is open");
+        next.discard().await.unwrap();
+    }
 }
 
 /// While the outcome of a completion is not known, its lease still has an end.

@@ -71,7 +71,7 @@ pub(crate) async fn primary(world: &World) -> SocketAddr {
     tokio::net::lookup_host(hosts).await.expect("an address").find(SocketAddr::is_ipv4).expect("an IPv4 address")
 }
 
-async fn behind(world: &World, proxy: &FaultProxy) -> Client {
+pub(super) async fn behind(world: &World, proxy: &FaultProxy) -> Client {
     let (host, port) = (proxy.address().ip().to_string(), Some(proxy.address().port()));
     let change = |options: &mut ClientOptions| {
         options.hosts = vec![ServerAddress::Tcp { host, port }];

@@ -22,9 +22,10 @@ use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::{Acknowledgment, ReturnDocument, WriteConcern};
 use mongodb::{Client, ClientSession};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Error as _};
 use tokio::time::timeout;
 
+use crate::bson::from_document;
 use crate::budget::Budget;
 use crate::claim::claim_state;
 use crate::error::{Effect, Refusal, failed_with, is_answer, refused, replaced, translate, unmarked, unreadable};
@@ -132,12 +133,12 @@ pub(crate) struct WriteReply {
 
 impl WriteReply {
     pub(crate) fn read(reply: Document) -> Result<Self> {
-        mongodb::bson::from_document(reply).map_err(unreadable)
+        from_document(reply).map_err(unreadable)
     }
 
     /// Returns how many documents the update found.
     pub(crate) fn found(&self) -> Result<usize> {
-        self.n.ok_or_else(|| unreadable(serde::de::Error::missing_field("n")))
+        self.n.ok_or_else(|| unreadable(serde::de::value::Error::missing_field("n")))
     }
 }
 

@@ -119,7 +119,7 @@ pub(crate) fn unmarked() -> LockError {
 }
 
 /// Makes the error of an answer in another form than the server's documentation has.
-pub(crate) fn unreadable(error: mongodb::bson::de::Error) -> LockError {
+pub(crate) fn unreadable(error: impl std::error::Error + Send + Sync + 'static) -> LockError {
     LockError::new(ErrorKind::Corrupt, UNREADABLE).outcome_unknown().with_source(error)
 }
 
@@ -447,7 +447,7 @@ mod tests {
     fn a_refused_index_or_database_name_is_permanent() {
         for (code, name) in [(67, "CannotCreateIndex"), (13297, "DatabaseDifferCase")] {
             let reply = doc! { "code": code, "codeName": name, "errmsg": "no" };
-            let error = Error::from(DriverKind::Command(mongodb::bson::from_document(reply).unwrap()));
+            let error = Error::from(DriverKind::Command(crate::bson::from_document(reply).unwrap()));
             for effect in [Effect::None, Effect::Write] {
                 let error = translate(&error, effect);
                 assert_eq!((error.kind(), error.disposition()), (ErrorKind::Other, Disposition::Permanent), "{error}");
@@ -468,7 +468,7 @@ mod tests {
     fn the_command_that_a_missing_privilege_quotes_is_not_read() {
         let answer = |code: i32| {
             let reply = doc! { "code": code, "errmsg": "not authorized to execute { $concat: [ \"not a lock\" ] }" };
-            Error::from(DriverKind::Command(mongodb::bson::from_document::<CommandError>(reply).unwrap()))
+            Error::from(DriverKind::Command(crate::bson::from_document::<CommandError>(reply).unwrap()))
         };
         assert!(failed_with(&answer(241), "not a lock"));
         assert!(!failed_with(&answer(13), "not a lock"));

@@ -239,7 +239,7 @@
 //     topology       the kind of deployment and of collection, and why no server can be used
 //     lease          the record: filters, pipelines, projections and answers, without I/O
 //
-// On the ground: budget, claim, error, ids, numbers, recent_use. Apart: fenced.
+// On the ground: bson, budget, claim, error, ids, numbers, recent_use. Apart: fenced.
 //
 // To change                                                edit
 //     the record's fields, the text of a command           lease/
@@ -252,6 +252,7 @@
 //     the options and their defaults                       builder/common.rs, builder.rs
 //     the servers and privileges that are needed           topology.rs, requests/privileges.rs
 
+mod bson;
 mod budget;
 mod builder;
 mod calls;

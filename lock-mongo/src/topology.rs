@@ -19,6 +19,7 @@ pub(crate) use namespace::check_kept;
 use reach::Servers;
 pub(crate) use reach::{Reachability, primary_replaced};
 
+use crate::bson::from_document;
 use crate::error::{Effect, translate, unanswered, unanswered_because};
 use crate::lease::{Layout, Source};
 use crate::numbers::millis;
@@ -228,7 +229,7 @@ async fn hello(database: &Database, clock: &ServerClock) -> Result<Hello> {
         Err(error) if is_unselected(&error) => return Err(unusable(reach::checked(database.client()).await)),
         Err(error) => return Err(translate(&error, Effect::None)),
     };
-    let hello: Hello = mongodb::bson::from_document(reply).map_err(|error| {
+    let hello: Hello = from_document(reply).map_err(|error| {
         let message = "the answer to `hello` cannot be read: is this a MongoDB server?";
         LockError::new(ErrorKind::Corrupt, message).with_source(error)
     })?;

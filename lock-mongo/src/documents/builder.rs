@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use distlock_api::{ErrorKind, LockError, Result};
 use mongodb::Collection;
-use mongodb::bson::{Bson, Document, to_bson};
+use mongodb::bson::{Bson, Document};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::DocumentLocks;
+use crate::bson::to_bson;
 use crate::builder::common::{Common, common_setters};
 use crate::ids::{IntegerIds, KeyMap, ObjectIds, TextIds, UuidIds};
 use crate::index::Indexes;

@@ -1,9 +1,10 @@
 //! The change of a document by a commit or a save.
 
 use distlock_api::{LockError, LockKey, Result};
-use mongodb::bson::{Bson, Document, to_bson};
+use mongodb::bson::{Bson, Document};
 use serde::Serialize;
 
+use crate::bson::to_bson;
 use crate::lease::{Edit, Form, Layout};
 
 /// A change of one locked document: some fields, the whole document, or an update pipeline.

@@ -13,13 +13,14 @@ use distlock_api::{
 };
 use distlock_engine::LeaseGuard;
 use distlock_engine::store::Written;
-use mongodb::bson::{RawDocument, from_slice};
+use mongodb::bson::RawDocument;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
 use super::ops::WriteDocument;
 use super::{Change, CommitError};
+use crate::bson::from_slice;
 use crate::requests::write::ensure_exclusive;
 use crate::store::MongoStore;
 

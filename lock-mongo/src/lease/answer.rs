@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use distlock_api::Mode;
-use mongodb::bson::{Bson, DateTime, RawDocumentBuf, from_bson};
+use mongodb::bson::{Bson, DateTime, RawDocumentBuf};
 use serde::{Deserialize, Deserializer};
 
 use super::holders::BETWEEN;
+use crate::bson::from_document;
 
 /// A reply that may lack the marker.
 #[derive(Debug, Deserialize)]
@@ -235,7 +236,8 @@ impl Forced {
     /// Returns the entries. What has another form, which another program has written, is left out.
     pub(crate) fn into_entries(self) -> Vec<ForcedEntry> {
         let Some(Bson::Array(entries)) = self.entries else { return Vec::new() };
-        entries.into_iter().filter_map(|entry| from_bson(entry).ok()).collect()
+        let entries = entries.iter().filter_map(Bson::as_document).cloned();
+        entries.filter_map(|entry| from_document(entry).ok()).collect()
     }
 }
 

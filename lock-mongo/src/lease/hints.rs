@@ -20,6 +20,7 @@ use serde::Deserialize;
 use super::grants::{Part, parts};
 use super::holders::{BETWEEN, GRANTS, MARKER};
 use super::{AUDIT, CLOSED_UNTIL, EXPIRED, EXPIRES_AT, ID, LAST_RELEASED, LOCK_ID, Layout, PASSED, REVOKED, TOKEN};
+use crate::bson::regex;
 
 const UPDATE: &str = "update";
 const REPLACE: &str = "replace";
@@ -125,10 +126,6 @@ fn own(providers: &BTreeSet<String>, before: &str) -> Document {
 /// The condition that grants begin with the mark of a minimum hold.
 fn begins_hold() -> Bson {
     regex("^~".to_owned())
-}
-
-fn regex(pattern: String) -> Bson {
-    Bson::RegularExpression(mongodb::bson::Regex { pattern, options: String::new() })
 }
 
 /// The condition that the change of a record, whose fields are under this path, is reported.

@@ -18,12 +18,13 @@ use std::time::{Duration, SystemTime};
 use distlock_api::once::{Fingerprint, OnceRecord, OnceRun, OnceState, Outcome};
 use distlock_api::{ErrorKind, LockError, Result};
 use mongodb::bson::spec::BinarySubtype;
-use mongodb::bson::{Binary, Bson, DateTime, Document, doc, from_document};
+use mongodb::bson::{Binary, Bson, DateTime, Document, doc};
 use serde::Deserialize;
 
 use super::{
     ACQUIRED_AT, EXPIRES_AT, LOCK_ID, Layout, OWNER, TOKEN, WriteId, answer, later_by, literal, millis, time_of,
 };
+use crate::bson::from_document;
 use crate::ids::TextIds;
 use crate::numbers::token;
 

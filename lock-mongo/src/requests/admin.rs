@@ -9,10 +9,11 @@ use distlock_api::{
     AcquisitionId, ErrorKind, FencingToken, ForcedRelease, LockError, LockFilter, LockHolder, LockInfo, LockKey, Result,
 };
 use futures_util::TryStreamExt;
-use mongodb::bson::{Bson, Document, doc, from_document};
+use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::ReturnDocument;
 
 use super::foreign;
+use crate::bson::from_document;
 use crate::budget::Budget;
 use crate::calls::{BATCH, ChangeOptions, UpdateMany};
 use crate::error::Effect;

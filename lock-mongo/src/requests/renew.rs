@@ -221,7 +221,7 @@ mod tests {
     fn held(leases: &[&Extension]) -> HashMap<LockKey, State> {
         let state = |lease: &&Extension| {
             let record = doc! { "holder": lease.id.as_str(), "token": lease.token, "remaining": 9_000_i64, "waiting": 0, "now": 1_i64 };
-            (lease.key.clone(), mongodb::bson::from_document(record).unwrap())
+            (lease.key.clone(), crate::bson::from_document(record).unwrap())
         };
         leases.iter().map(state).collect()
     }

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use distlock_api::{AcquisitionId, LockKey, Loss, Result};
 use distlock_engine::store::{Attempt, BusyReply, QueueStanding, Standing, StoreTime};
-use mongodb::bson::{doc, from_document};
+use mongodb::bson::doc;
 use serde::Deserialize;
 
+use crate::bson::from_document;
 use crate::budget::Budget;
 use crate::calls::UpdateMany;
 use crate::error::{Refusal, refused, unmarked, unreadable};

@@ -14,7 +14,7 @@ mod transactions;
 use std::time::Duration;
 
 use distlock_api::LockProvider;
-use distlock_mongo::mongodb::bson::{Bson, Document, doc, from_document};
+use distlock_mongo::mongodb::bson::{Bson, Deserializer, Document, doc};
 use distlock_mongo::mongodb::{Client, Collection};
 use distlock_mongo::{DocumentLocks, DocumentLocksBuilder};
 use serde::{Deserialize, Serialize};
@@ -105,6 +105,6 @@ impl Bank {
     async fn read(&self, id: &str) -> Account {
         let mut document = self.raw(id).await;
         document.remove("lock");
-        from_document(document).expect("an account")
+        Account::deserialize(Deserializer::new(document.into())).expect("an account")
     }
 }

@@ -260,7 +260,7 @@ async fn refused_callers_that_do_not_pause_cost_no_lease(world: World) {
 fn is_for(command: &Document, collection: &str) -> bool {
     let first = command.iter().next().and_then(|(_, of)| of.as_str());
     let last = || command.get_array("pipeline").ok()?.last()?.as_document()?.get_document("$merge").ok();
-    first == Some(collection) || last().is_some_and(|merge| merge.get_str("into") == Ok(collection))
+    first == Some(collection) || last().is_some_and(|merge| merge.get_str("into").is_ok_and(|into| into == collection))
 }
 
 /// Without a time limit a hung command would keep its connection for ever.

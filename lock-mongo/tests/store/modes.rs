@@ -19,11 +19,11 @@ use distlock_engine::store::{
     Attempt, BusyReply, Claim, Grant, LeaseStore, QueueStanding, Release, Renewal, Reply, StoreCapabilities,
 };
 use distlock_mongo::MongoStore;
-use distlock_mongo::mongodb::bson::{Bson, DateTime, Document, doc, to_vec};
+use distlock_mongo::mongodb::bson::{Bson, DateTime, Document, doc};
 
 use super::Checks;
 use super::world::{
-    LONG, Sent, World, admin as admin_of, busy, claim, granted, key, opened, queued, random_name, release, ticket,
+    LONG, Sent, World, admin as admin_of, busy, claim, granted, key, opened, queued, random_name, release, size, ticket,
 };
 
 pub(super) fn add(checks: &mut Checks<'_>) {
@@ -496,7 +496,7 @@ async fn a_full_key_has_room_again(world: World) {
         let reply = store.try_acquire(&Attempt::new(reader.clone(), LONG).with_holder(holder.clone())).await.unwrap();
         assert!(matches!(reply, Reply::Granted(_)), "{reply:?}");
     }
-    let size = to_vec(&record(&world, &name, &key).await).unwrap().len();
+    let size = size(&record(&world, &name, &key).await);
     assert!(size < 64 << 10, "{size} bytes");
     let more = reader(&key);
     queued(&store, &more).await;

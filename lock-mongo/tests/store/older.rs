@@ -87,7 +87,7 @@ impl Older {
             doc! { "$unset": "step" },
         ], true);
         let record = record.await.unwrap();
-        (record.get_str("lockId") == Ok(id)).then(|| record.get_i64("fencingToken").unwrap())
+        record.get_str("lockId").is_ok_and(|of| of == id).then(|| record.get_i64("fencingToken").unwrap())
     }
 
     /// Whether the release is confirmed.

@@ -93,6 +93,13 @@ impl World {
     }
 }
 
+/// Returns the size of a document in BSON, in bytes.
+pub(crate) fn size(document: &Document) -> usize {
+    let mut bytes = Vec::new();
+    document.to_writer(&mut bytes).expect("a document");
+    bytes.len()
+}
+
 pub(crate) fn random_name(prefix: &str) -> String {
     format!("{prefix}_{:016x}", fastrand::u64(..))
 }

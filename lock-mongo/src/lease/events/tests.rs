@@ -1,8 +1,7 @@
 //! The events of an operator, from changes in the forms of different servers.
 
-use mongodb::bson::{from_document, to_bson};
-
 use super::*;
+use crate::bson::{from_document, to_bson};
 
 struct Events(Watcher);
 

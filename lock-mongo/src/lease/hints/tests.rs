@@ -1,8 +1,9 @@
 //! The events of one provider, from changes in the form of the server's filter.
 
-use mongodb::bson::{from_document, oid::ObjectId};
+use mongodb::bson::oid::ObjectId;
 
 use super::*;
+use crate::bson::from_document;
 
 struct Events {
     provider: ProviderId,

@@ -1,5 +1,6 @@
 //! The effect of changes on a document, and the parts that they leave alone.
 
+use std::fmt::Debug;
 use std::str::FromStr;
 
 use distlock_api::{ErrorKind, ReleaseOutcome};
@@ -63,6 +64,11 @@ impl Shelf {
     }
 }
 
+/// Makes a text of a regular expression, whose type depends on the version of `bson`.
+fn text<T: TryFrom<String, Error: Debug>>(text: &str) -> T {
+    text.to_owned().try_into().expect("a text without NUL")
+}
+
 /// Every type, and every string that could be misread.
 fn everything() -> Document {
     doc! {
@@ -70,7 +76,7 @@ fn everything() -> Document {
         "array": ["$a", ["$$NOW"], { "$b": "$c" }], "empty": {}, "none": [], "null": Bson::Null,
         "int": 1_i32, "long": 1_i64, "double": 1.0, "decimal": Decimal128::from_str("1.10").unwrap(), "bool": true,
         "date": DateTime::from_millis(-1), "id": ObjectId::from_bytes([7; 12]), "binary": Binary { subtype: BinarySubtype::Generic, bytes: vec![0, 36] },
-        "regex": Regex { pattern: "^$".into(), options: "i".into() }, "timestamp": Timestamp { time: 7, increment: 9 },
+        "regex": Regex { pattern: text("^$"), options: text("i") }, "timestamp": Timestamp { time: 7, increment: 9 },
         "min": Bson::MinKey, "max": Bson::MaxKey, "nul": "a\0b",
     }
 }

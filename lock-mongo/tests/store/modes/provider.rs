@@ -4,12 +4,11 @@ use std::collections::HashSet;
 
 use distlock_api::{LockKey, LockProvider, LockProviderExt};
 use distlock_mongo::MongoProvider;
-use distlock_mongo::mongodb::bson::to_vec;
 use futures_util::future::join_all;
 
 use super::record;
 use crate::Checks;
-use crate::world::{LONG, World, key, random_name};
+use crate::world::{LONG, World, key, random_name, size};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, C26 a_thousand_readers_of_eight_providers);
@@ -34,7 +33,7 @@ async fn a_thousand_readers_of_eight_providers(world: World) {
     let tokens: HashSet<_> = guards.iter().map(|guard| guard.fencing_token()).collect();
     assert_eq!(tokens.len(), 1000, "each has a token of its own");
     let held = record(&world, &name, &key).await;
-    let size = to_vec(&held).unwrap().len();
+    let size = size(&held);
     println!("{size} bytes, {} holders", held.get_array("holders").unwrap().len());
     assert!(size < 64 << 10, "{size} bytes");
     assert!(providers[0].try_acquire(&key).await.unwrap().is_none());

@@ -156,7 +156,10 @@ impl Run {
                     return changed.get_i64("fencingToken").ok().map(|token| token as u64);
                 }
                 let holders = changed.get_array("holders").ok()?;
-                let found = holders.iter().filter_map(Bson::as_document).find(|one| one.get_str("id") == Ok(id))?;
+                let found = holders
+                    .iter()
+                    .filter_map(Bson::as_document)
+                    .find(|one| one.get_str("id").is_ok_and(|of| of == id))?;
                 found.get_i64("token").ok().map(|token| token as u64)
             };
             let last = of(head.id.as_str()).unwrap_or_else(|| panic!("{} is not granted: {changed}", head.id));
@@ -275,14 +278,14 @@ impl Run {
         self.model.holders[at].live = false;
         let past = DateTime::from_millis(DateTime::now().timestamp_millis() - 5);
         self.edit(|found| {
-            if found.get_str("lockId") == Ok(holder.id.as_str()) {
+            if found.get_str("lockId").is_ok_and(|id| id == holder.id.as_str()) {
                 found.insert("expiresAt", past);
                 return;
             }
             let mut latest = past;
             for one in found.get_array_mut("holders").unwrap() {
                 let one = one.as_document_mut().unwrap();
-                if one.get_str("id") == Ok(holder.id.as_str()) {
+                if one.get_str("id").is_ok_and(|id| id == holder.id.as_str()) {
                     one.insert("expiresAt", past);
                 }
                 latest = latest.max(*one.get_datetime("expiresAt").unwrap());
@@ -300,7 +303,7 @@ impl Run {
         self.log.note(format!("dead ticket {}", dead.id));
         self.edit(|found| {
             for one in found.get_array_mut("queue").unwrap().iter_mut().filter_map(Bson::as_document_mut) {
-                if one.get_str("id") == Ok(dead.id.as_str()) {
+                if one.get_str("id").is_ok_and(|id| id == dead.id.as_str()) {
                     one.insert("seen", DateTime::from_millis(0));
                 }
             }
@@ -358,7 +361,7 @@ impl Run {
             if !self.model.queue.is_empty() {
                 let head = self.model.queue.remove(0);
                 let changed = record(&self.world, &self.name, &self.key).await;
-                assert_eq!(changed.get_str("lockId"), Ok(head.id.as_str()));
+                assert_eq!(changed.get_str("lockId").unwrap(), head.id.as_str());
                 let last = changed.get_i64("fencingToken").unwrap() as u64;
                 let Waiting { id, mode, tokens } = head;
                 let holder = Holder { id, mode, first: last + 1 - tokens, last, live: true, kept: false, alone: true };

@@ -7,10 +7,10 @@ use crate::connect::{ConnectionArgs, Locks};
 use crate::failure::Failure;
 use crate::output::{self, Format, printable};
 
-/// Take all locks away from an owner, such as a process or a host that has ended
+/// Take all locks away from an owner, such as a process that has ended
 #[derive(Args, Debug)]
 pub(crate) struct ReleaseOwnerArgs {
-    /// The owner, exactly as `ls` shows it
+    /// The owner, exactly as `ls` shows it: by default host, process id and a random number
     #[arg(value_name = "OWNER")]
     owner: String,
     /// Why, for `history`

@@ -1,6 +1,7 @@
 //! The description of a holder, for people.
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, OnceLock};
 
 use crate::error::{LockError, Result};
@@ -41,8 +42,13 @@ impl Holder {
         Self::default()
     }
 
-    /// Describes this process: the owner is the host and the process id, and the metadata names the
-    /// executable as `program`, as far as these can be read.
+    /// Describes this process: the owner is the host, the process id and a random number of the
+    /// process, such as `web-1 pid 4711 3f9a1c2e`. The metadata names the executable as `program`.
+    /// A host or a name that cannot be read is left out.
+    ///
+    /// The random number is chosen once per process. Without it, two containers of hosts with one
+    /// name would be one owner, because each of their processes has the id 1, and a release by
+    /// owner would take the locks of both away.
     ///
     /// The version of the program has to be added by the program itself:
     /// `.metadata("version", env!("CARGO_PKG_VERSION"))`.
@@ -124,13 +130,15 @@ impl Holder {
     }
 }
 
-/// Returns the host and the process id, as far as they can be read.
+/// Returns the host, as far as it can be read, the process id, and a random number.
 fn owner_of_this_process() -> String {
     let host = std::env::var("HOSTNAME").or_else(|_| std::fs::read_to_string("/proc/sys/kernel/hostname"));
     let host = host.unwrap_or_default();
     let host = cut(host.trim(), 200);
-    let pid = std::process::id();
-    if host.is_empty() { format!("pid {pid}") } else { format!("{host} pid {pid}") }
+    let separator = if host.is_empty() { "" } else { " " };
+    // The standard library seeds its hash tables from the system's source of randomness.
+    let random = RandomState::new().hash_one(()) as u32;
+    format!("{host}{separator}pid {} {random:08x}", std::process::id())
 }
 
 fn program() -> Option<String> {
@@ -155,7 +163,11 @@ mod tests {
     fn this_process_is_described_and_fits() {
         let here = Holder::this_process();
         here.validate().unwrap();
-        assert!(here.owner.as_deref().unwrap().ends_with(&format!("pid {}", std::process::id())));
+        let owner = here.owner.unwrap();
+        let (place, random) = owner.rsplit_once(' ').unwrap();
+        assert!(place.ends_with(&format!("pid {}", std::process::id())), "{owner}");
+        assert!(random.len() == 8 && random.bytes().all(|digit| digit.is_ascii_hexdigit()), "{owner}");
+        assert_eq!(Holder::this_process().owner.unwrap(), owner, "one per process");
         assert!(!here.metadata.unwrap()["program"].is_empty());
     }
 

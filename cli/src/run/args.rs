@@ -86,7 +86,8 @@ pub(crate) struct RunArgs {
     /// a sixth of the ttl, 10s at most, and a quarter of --max-hold at most]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub(super) grace: Option<Duration>,
-    /// The owner that `ls` and `show` name [default: host and process id]
+    /// The owner that `ls` and `show` name [default: host, process id and a
+    /// random number]
     #[arg(long, value_name = "TEXT")]
     pub(super) owner: Option<String>,
 }

@@ -5,13 +5,14 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::Tests;
-use crate::kit::{World, finish, hold};
+use crate::kit::{HOLD, Running, World, finish, hold};
 
 pub(crate) fn add(tests: &mut Tests) {
     tests.add("admin::ls_lists_what_matches", ls);
     tests.add("admin::show_shows_one_lock", show);
     tests.add("admin::a_forced_release_is_in_the_history", history);
     tests.add("admin::release_owner_takes_all_its_locks", release_owner);
+    tests.add("admin::processes_of_one_host_name_and_id_are_two_owners", default_owners);
     tests.add("admin::watch_prints_what_happens", watch);
     tests.add("admin::bench_measures_and_cleans_up", bench);
     tests.add("admin::completions_and_man_pages_are_printed", generated);
@@ -83,6 +84,27 @@ async fn release_owner(world: World) {
     other.end().await.expect(0);
     let human = world.output(&["release-owner", "gone", "--reason", "again", "--human"]).await.expect(0).out;
     assert_eq!(human, "gone: 0 locks taken away\n");
+}
+
+/// The process ids differ here. In two containers they may not, and neither may the host names.
+async fn default_owners(world: World) {
+    let start = async |key: &str| {
+        let mut command = world.command(&[&["run", key, "--ttl", "12s"][..], &HOLD].concat());
+        command.env("HOSTNAME", "vm");
+        let mut running = Running::start(command);
+        running.line().await;
+        running
+    };
+    let (mut victim, mut other) = (start("a").await, start("b").await);
+    let owners = world.output(&["ls"]).await.expect(0).objects();
+    let owner = |at: usize| owners[at]["owner"].as_str().expect("an owner");
+    let in_a_container =
+        |at: usize, running: &Running| owner(at).replace(&format!("vm pid {}", running.pid()), "vm pid 1");
+    assert_ne!(in_a_container(0, &victim), in_a_container(1, &other), "one owner");
+    let released = world.output(&["release-owner", owner(0), "--reason", "it ended"]).await.expect(0).objects();
+    assert_eq!(released[0]["released"], 1, "{released:?}");
+    victim.end().await.expect(79);
+    other.end().await.expect(0);
 }
 
 async fn watch(world: World) {

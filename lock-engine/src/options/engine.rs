@@ -180,7 +180,8 @@ macro_rules! engine_setters {
             self
         }
 
-        /// Names the holder of the locks, for people. Defaults to host name and process id.
+        /// Names the holder of the locks, for people. Defaults to the owner of
+        /// [`Holder::this_process`](distlock_api::Holder::this_process), unique per process.
         pub fn owner(mut self, owner: impl Into<$crate::__setters::Arc<str>>) -> Self {
             self$(.$field)*.holder = self$(.$field)*.holder.with_owner(owner);
             self

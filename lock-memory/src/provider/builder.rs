@@ -22,7 +22,8 @@ impl MemoryProvider {
 }
 
 impl MemoryProviderBuilder {
-    /// Sets the owner of this provider's locks, for people. Defaults to host name and process id.
+    /// Sets the owner of this provider's locks, for people. Defaults to that of
+    /// [`Holder::this_process`], which is unique per process.
     pub fn owner(mut self, owner: impl Into<Arc<str>>) -> Self {
         self.holder = self.holder.with_owner(owner);
         self

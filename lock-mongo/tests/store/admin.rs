@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use distlock_api::{
-    AcquireOptions, ErrorKind, ListOptions, LockAdmin, LockEvent, LockEvents, LockFilter, LockProvider,
+    AcquireOptions, ErrorKind, Holder, ListOptions, LockAdmin, LockEvent, LockEvents, LockFilter, LockProvider,
     LockProviderExt, Loss, Mode,
 };
 use distlock_engine::store::{Attempt, Claim, LeaseStore, Reply, Standing};
@@ -194,7 +194,7 @@ async fn defaults_describe_the_process(world: World) {
     let locks = builder().metadata("version", "$1").build().unwrap();
     let guard = locks.acquire(key()).metadata("job", "nightly").await.unwrap();
     let info = locks.admin().unwrap().inspect(guard.key()).await.unwrap().unwrap();
-    assert!(info.owner.unwrap().ends_with(&format!("pid {}", std::process::id())));
+    assert_eq!(info.owner.as_deref(), Holder::this_process().owner.as_deref());
     assert_eq!((&*info.metadata["version"], &*info.metadata["job"]), ("$1", "nightly"));
     assert!(info.metadata["program"].starts_with("store"));
     let error = builder().metadata("n", "v".repeat(5000)).build().unwrap_err();

@@ -84,8 +84,8 @@ impl Fence {
     /// # Errors
     /// As [`update_one`](Self::update_one);
     /// [`Unsupported`](ErrorKind::Unsupported) for an insertion into a collection that removes
-    /// documents by itself, such as a capped one: the stamp would be lost. If the new document violates a unique index of another
-    /// field, that is an error of MongoDB.
+    /// documents by itself, such as a capped one: the stamp would be lost. If the new document
+    /// violates a unique index of another field, that is an error of MongoDB.
     ///
     /// # Cancel safety
     /// As [`update_one`](Self::update_one).

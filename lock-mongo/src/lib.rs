@@ -118,14 +118,16 @@
 //! [`without_retryable_writes`](MongoProviderBuilder::without_retryable_writes).
 //!
 //! **A collation** of the collection other than `simple` is refused ([C20]): keys that a collation
-//! considers equal would be one lock. **A collection that loses records** is refused, too, because
-//! two holders could have one lock ([R6]): a capped one, a time series, one that is clustered with an
-//! expiry, one with Queryable Encryption, and one with a TTL index of another program on a date that
-//! can pass while a key is held. So is a view. The database `local` is not replicated, and refused.
+//! considers equal would be one lock.
 //!
-//! **A server that is not MongoDB** is told by what it cannot do: the error of
-//! [`connect`](MongoProvider::connect), of [`prepare`](MongoProvider::prepare) and of the first lock
-//! names what is missing. One without change streams works, and waiters poll.
+//! **A collection that loses records** is refused, because two holders could have one lock ([R6]).
+//! It is capped, a time series, clustered with an expiry, or encrypted (Queryable Encryption). Or
+//! it has a TTL index of another program on a date that can pass while a key is held. A view is
+//! refused, and so is the database `local`, which is not replicated.
+//!
+//! **A server that is not MongoDB** is found out by what it cannot do. The error of
+//! [`connect`](MongoProvider::connect), of [`prepare`](MongoProvider::prepare) and of the first
+//! lock names what is missing. One without change streams works, and waiters poll.
 //!
 //! **A session for each held lock**: [`Client::shutdown`](mongodb::Client::shutdown) waits for all
 //! sessions, so close the provider first. Then shut a client of your own down before its runtime
@@ -250,7 +252,7 @@
 //     when a change stream is opened, shared, closed       streams/
 //     the translation of errors                            error.rs
 //     the options and their defaults                       builder/common.rs, builder.rs
-//     the servers and privileges that are needed           topology.rs, requests/privileges.rs
+//     the servers and privileges that are needed           topology.rs, calls/privileges.rs
 
 mod bson;
 mod budget;

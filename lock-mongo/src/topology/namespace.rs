@@ -16,8 +16,8 @@ use crate::error::{Effect, NAMESPACE_NOT_FOUND, UNAUTHORIZED, command_code, tran
 /// others that can remove what is in use (R6). One round trip, by two commands, and another one if
 /// the user may not list collections.
 ///
-/// `in_use` says of a field, and of the filter of its index, whether documents are in use beyond the
-/// date there. What the user may not list is not checked.
+/// `in_use` decides of a field, and of the filter of its index, whether documents are in use beyond
+/// the date there. What the user may not list is not checked.
 ///
 /// # Errors
 /// [`Unsupported`](ErrorKind::Unsupported), or an error of MongoDB.

@@ -4,6 +4,7 @@
 use distlock_api::{LockError, LockKey, Result};
 use mongodb::bson::{Bson, Document, doc};
 
+use super::document::without_field;
 use super::{ID, Layout, literal};
 
 /// The text of the server's error when a path passes through a value that is no sub-document.
@@ -208,7 +209,7 @@ fn set_in(input: &str, path: &[String], value: &Bson, depth: usize) -> Bson {
 fn unset_in(input: &str, path: &[String], depth: usize) -> Bson {
     let [name, rest @ ..] = path else { return input.into() };
     if rest.is_empty() {
-        return doc! { "$unsetField": { "field": literal(name), "input": input } }.into();
+        return without_field(name, input);
     }
     let found = format!("found{depth}");
     let here = format!("$${found}");

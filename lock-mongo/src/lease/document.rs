@@ -50,8 +50,15 @@ impl Layout {
     /// The document without the lease.
     pub(super) fn without_lease(&self) -> Bson {
         match self.sub_document() {
-            Some(whole) => doc! { "$unsetField": { "field": literal(whole), "input": "$$ROOT" } }.into(),
+            Some(whole) => without_field(whole, "$$ROOT"),
             None => "$$ROOT".into(),
         }
     }
+}
+
+/// The document of an expression, without the field of this name, which is taken literally.
+///
+/// `$unsetField` is the same, but the Stable API in its strict mode refuses it.
+pub(super) fn without_field(name: &str, input: &str) -> Bson {
+    doc! { "$setField": { "field": literal(name), "input": input, "value": "$$REMOVE" } }.into()
 }

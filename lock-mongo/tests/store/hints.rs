@@ -241,7 +241,7 @@ async fn cursors(world: &World, name: &str) -> usize {
         doc! { "$match": { "ns": { "$regex": format!(r"^{name}\.") }, "cursor": { "$exists": true } } },
     ];
     let found: Vec<Document> =
-        world.client.database("admin").aggregate(pipeline).await.unwrap().try_collect().await.unwrap();
+        world.operator.database("admin").aggregate(pipeline).await.unwrap().try_collect().await.unwrap();
     found.len()
 }
 

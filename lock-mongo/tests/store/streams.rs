@@ -59,7 +59,7 @@ async fn streams(world: &World, database: &Database) -> usize {
         } },
     ];
     let found: Vec<Document> =
-        world.client.database("admin").aggregate(pipeline).await.unwrap().try_collect().await.unwrap();
+        world.operator.database("admin").aggregate(pipeline).await.unwrap().try_collect().await.unwrap();
     let is_stream = |op: &&Document| op.to_string().contains("$changeStream");
     found.iter().filter(is_stream).count()
 }

@@ -11,12 +11,15 @@ use distlock_engine::store::{
 use distlock_mongo::mongodb::bson::{Document, doc};
 use distlock_mongo::mongodb::event::EventHandler;
 use distlock_mongo::mongodb::event::command::CommandEvent;
-use distlock_mongo::mongodb::options::ClientOptions;
+use distlock_mongo::mongodb::options::{ClientOptions, ServerApi, ServerApiVersion};
 use distlock_mongo::mongodb::{Client, Collection};
 use distlock_mongo::{MongoProvider, MongoStore};
 
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 pub(crate) const SHORT: Duration = Duration::from_millis(120);
+
+/// If this variable is set, the clients of the checks have the Stable API in its strict mode.
+const STABLE_API: &str = "DISTLOCK_MONGODB_STABLE_API";
 
 /// One server, and a client of it.
 #[derive(Clone)]
@@ -24,13 +27,20 @@ pub(crate) struct World {
     pub(crate) topology: Topology,
     pub(crate) options: ClientOptions,
     pub(crate) client: Client,
+    /// A client for commands that the Stable API lacks.
+    pub(crate) operator: Client,
 }
 
 impl World {
     pub(crate) async fn new(uri: &str, topology: Topology) -> Self {
-        let options = ClientOptions::parse(uri).await.expect("a connection string");
+        let mut options = ClientOptions::parse(uri).await.expect("a connection string");
+        let operator = Client::with_options(options.clone()).expect("a client");
+        if std::env::var_os(STABLE_API).is_some() {
+            let strict = ServerApi::builder().version(ServerApiVersion::V1).strict(true).deprecation_errors(true);
+            options.server_api = Some(strict.build());
+        }
         let client = Client::with_options(options.clone()).expect("a client");
-        Self { topology, options, client }
+        Self { topology, options, client, operator }
     }
 
     /// Makes another client of the same server.
@@ -56,7 +66,7 @@ impl World {
     }
 
     pub(crate) async fn admin(&self, command: Document) -> Document {
-        self.client.database("admin").run_command(command).await.expect("an admin command")
+        self.operator.database("admin").run_command(command).await.expect("an admin command")
     }
 
     /// Makes a client that [`fail`](Self::fail) can hit alone, by the returned name.

@@ -31,7 +31,7 @@ use crate::claim::claim_state;
 use crate::error::{Effect, Refusal, failed_with, is_answer, refused, replaced, translate, unmarked, unreadable};
 use crate::lease::{LATE, Marked, until};
 use crate::records::Records;
-use crate::topology::{Deployment, primary_replaced, unanswered_by, unselected};
+use crate::topology::{Deployment, ended_before, primary_replaced, unanswered_by, unselected};
 
 /// How many records one update changes. Larger updates delay all other writes (R14).
 pub(crate) const BATCH: NonZeroUsize = NonZeroUsize::new(360).expect("not zero");
@@ -170,7 +170,10 @@ impl Records {
             Ok(Err(error)) if is_answer(error) => shared.pool.reachability.answered(),
             Ok(Err(_)) | Err(_) => shared.pool.reachability.unanswered(),
         }
-        answer
+        match &answer {
+            Ok(Err(error)) => ended_before(client, error).map_or(answer, Err),
+            _ => answer,
+        }
     }
 
     /// Makes the error of a call that its limit ended.

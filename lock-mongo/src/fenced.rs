@@ -14,8 +14,8 @@ use mongodb::options::{
 };
 use serde::de::DeserializeOwned;
 
-use crate::error::{Effect, is_lost_race, translate};
-use crate::topology::check_kept;
+use crate::error::{Effect, is_lost_race};
+use crate::topology::{check_kept, translate_for};
 use fence::FenceState;
 
 pub use answer::Fenced;
@@ -143,7 +143,7 @@ impl Fence {
                 Ok(None) => {}
                 // The document exists: it is fenced, or another caller has just inserted it.
                 Err(error) if may_insert && is_lost_race(&error) => {}
-                Err(error) => return Err(translate(&error, Effect::Write)),
+                Err(error) => return Err(translate_for(collection.client(), &error, Effect::Write)),
             }
             match self.query(collection, filter.clone()).await? {
                 Some(FenceState::Newer(newest)) => return Ok(Fenced::FencedOff { newest }),
@@ -169,7 +169,7 @@ impl Fence {
             .read_concern(ReadConcern::local())
             .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
             .await
-            .map_err(|error| translate(&error, Effect::None))?;
+            .map_err(|error| translate_for(collection.client(), &error, Effect::None))?;
         let Some(document) = found else { return Ok(None) };
         fence::read(document.get(&self.field), self.token).map(Some)
     }

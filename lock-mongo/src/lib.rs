@@ -133,6 +133,14 @@
 //! sessions, so close the provider first. Then shut a client of your own down before its runtime
 //! ends: tasks of the driver that outlive it can panic.
 //!
+//! **The runtime of the client** must last as long as the provider, because the driver's tasks live
+//! there. After its end each call fails at once and says so.
+//!
+//! **The Stable API** (`ClientOptions::server_api`) is supported, in its strict mode as well.
+//!
+//! **The driver's features** are the application's choice. The types of [`mongodb::bson`] are those
+//! of `bson` 2, or of `bson` 3 if any crate of the application switches the driver's `bson-3` on.
+//!
 //! # Clocks
 //! Only the server's clock counts (contract clause [C2]): `$$NOW` inside the one command that
 //! decides. The client measures durations with its monotonic clock.

@@ -12,9 +12,12 @@ use tokio::sync::OnceCell;
 use tokio::time::{sleep, timeout};
 
 mod abilities;
+mod ended;
 mod namespace;
 mod reach;
 
+use ended::{ended, have_ended};
+pub(crate) use ended::{ended_before, translate_for};
 pub(crate) use namespace::check_kept;
 use reach::Servers;
 pub(crate) use reach::{Reachability, primary_replaced};
@@ -139,6 +142,9 @@ fn is_unselected(error: &Error) -> bool {
 /// Waits until the driver has a server to send a write to. The write is not sent before that, so
 /// that its outcome is not unknown if there is none.
 pub(crate) async fn server(client: &Client, reachability: &Reachability, limit: Duration) -> Result<()> {
+    if have_ended(client) {
+        return Err(ended());
+    }
     tokio::select! {
         biased;
         () = reachability.server(client) => Ok(()),
@@ -223,11 +229,17 @@ async fn too_old(kept: Kept<'_>, hello: &Hello, limit: Duration) -> LockError {
 
 async fn hello(database: &Database, clock: &ServerClock) -> Result<Hello> {
     let reading = clock.reading();
+    let client = database.client();
     let reply = match database.run_command(doc! { "hello": 1 }).await {
         Ok(reply) => reply,
-        // The driver's limit may be so short that its first check has not ended.
-        Err(error) if is_unselected(&error) => return Err(unusable(reach::checked(database.client()).await)),
-        Err(error) => return Err(translate(&error, Effect::None)),
+        Err(error) => {
+            return Err(match ended_before(client, &error) {
+                Some(ended) => ended,
+                // The driver's limit may be so short that its first check has not ended.
+                None if is_unselected(&error) => unusable(reach::checked(client).await),
+                None => translate(&error, Effect::None),
+            });
+        }
     };
     let hello: Hello = from_document(reply).map_err(|error| {
         let message = "the answer to `hello` cannot be read: is this a MongoDB server?";

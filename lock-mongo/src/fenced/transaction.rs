@@ -27,6 +27,7 @@ use super::answer::Fenced;
 use super::check_inserts;
 use super::fence::{Fence, FenceState, read};
 use crate::error::{DUPLICATE_KEY, Effect, command_code, translate};
+use crate::topology::{ended_before, translate_for};
 
 /// The field that counts the transactions.
 const COUNT: &str = "transactions";
@@ -182,7 +183,7 @@ impl FencedTransaction {
         match inserted.write_concern(WriteConcern::majority()).session(session).await {
             Ok(_) => Ok(()),
             Err(error) if is_duplicate(&error) => Ok(()),
-            Err(error) => Err(translate(&error, Effect::None)),
+            Err(error) => Err(translate_for(self.records.client(), &error, Effect::None)),
         }
     }
 
@@ -268,7 +269,10 @@ impl FencedTransaction {
                 abort(session).await;
                 return Err(match error.get_custom::<LockError>() {
                     Some(refused) => Stop::failed(refused.clone()),
-                    None if is_transient(&error) => Stop::Again(error),
+                    None if is_transient(&error) => match ended_before(self.records.client(), &error) {
+                        Some(ended) => Stop::failed(ended),
+                        None => Stop::Again(error),
+                    },
                     // Such as a write to a capped collection.
                     None if is_not_for_transactions(&error) => {
                         let refused = check_inserts(&self.records).await.err();

@@ -47,6 +47,7 @@ mod proxied;
 mod queue;
 mod removing;
 mod renewal;
+mod runtimes;
 mod short_way;
 mod streams;
 mod tokens;
@@ -179,6 +180,7 @@ fn trials(runtime: &Arc<Runtime>, servers: &[MongoServer], at_once: usize) -> (V
         codes::add(&mut checks);
         options::add(&mut checks);
         provider::add(&mut checks);
+        runtimes::add(&mut checks);
         proxied::add(&mut checks);
         admin::add(&mut checks);
         fenced::add(&mut checks);

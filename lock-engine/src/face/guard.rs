@@ -124,7 +124,7 @@ impl LeaseGuard {
     /// When the future is dropped, the write continues in the background, and may or may not be
     /// applied. A late write must not harm writes that are made after it.
     pub async fn write_via(&self, op: Arc<dyn WriteOp>) -> Result<Written> {
-        let refused = self.ensure_exclusive().and_then(|()| Ok(self.loss().is_some()));
+        let refused = self.ensure_exclusive().map(|()| self.loss().is_some());
         match refused {
             Ok(false) => self.0.write(op).await,
             // Nothing was sent: a caller that repeats the call at once must not keep the thread.

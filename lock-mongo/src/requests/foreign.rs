@@ -17,12 +17,9 @@ pub(super) async fn found(records: &Records, identity: Bson, budget: Budget) -> 
 /// Fails if the document in the place of a record is none. In an application's collection a
 /// document without a lock is no mistake.
 pub(super) async fn refuse(records: &Records, identity: Bson, budget: Budget) -> Result<()> {
-    match found(records, identity, budget).await? {
-        Some(found) if !found.is_record() && !(records.layout.is_within() && found.too_long().is_none()) => {
-            Err(refusal(&found))
-        }
-        _ => Ok(()),
-    }
+    let Some(found) = found(records, identity, budget).await? else { return Ok(()) };
+    let may_be_other = records.layout.is_within() && found.too_long().is_none();
+    if found.is_record() || may_be_other { Ok(()) } else { Err(refusal(&found)) }
 }
 
 /// Makes the error of a document in the place of a record that is none.

@@ -55,7 +55,7 @@
 //! # What a lock promises
 //!
 //! The [`contract`] lists 31 clauses, C1–C31, and O1–O12 for [`once`]; the documentation cites
-//! them. The rules R1–R31, which it cites too, are those of the MongoDB lease protocol: see the
+//! them. The rules R1–R32, which it cites too, are those of the MongoDB lease protocol: see the
 //! documentation of `distlock-mongo`.
 //!
 //! No lease can stop a process that was paused beyond its ttl and then writes. The resource can, by

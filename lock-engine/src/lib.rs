@@ -53,7 +53,7 @@
 //!   local caller may request the key from the store.
 //!
 //! The documentation cites the clauses C1–C31 of the [contract](distlock_api::contract), and the
-//! rules R1–R31 of the MongoDB lease protocol: see the module `protocol` of `distlock-mongo`.
+//! rules R1–R32 of the MongoDB lease protocol: see the module `protocol` of `distlock-mongo`.
 //!
 //! | floor | contents |
 //! |---|---|

@@ -154,9 +154,9 @@ macro_rules! common_setters {
             self
         }
 
-        /// Lowers the shortest ttl that is accepted, for tests, whose server is near and idle. Where
-        /// an answer may take as long as a lease lasts, no lease is ever held, and callers that wait
-        /// do so for ever. Defaults to
+        /// Lowers the shortest ttl that is accepted, for tests, whose server is near and idle.
+        /// Where an answer may take as long as a lease lasts, no lease is ever held, and callers
+        /// that wait do so for ever. Defaults to
         /// [`MongoProvider::MIN_TTL`](crate::MongoProvider::MIN_TTL).
         ///
         /// It also bounds the safety margin, the renewal interval, the request timeout and the

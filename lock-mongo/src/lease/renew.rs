@@ -30,8 +30,8 @@ impl Extension {
 }
 
 impl Layout {
-    /// Returns the filter of the leases of a batch that may be extended, while the server's clock is
-    /// before `bound` (R14, R31).
+    /// Returns the filter of the leases of a batch that may be extended, while the server's clock
+    /// is before `bound` (R14, R31).
     ///
     /// By key alone it would extend leases of others. Without the token it would extend a lease
     /// that was released by force, and without the expiry one that no longer has a holder.

@@ -116,10 +116,12 @@ impl Topology {
         if !abilities::is_refused_form(error) || self.lacks_nothing.initialized() {
             return None;
         }
-        let needs_cluster_time = self.known()?.clock() == Source::ClusterTime;
+        // A query of an operator may come before the deployment is known.
+        let deployment = self.known();
+        let needs_cluster_time = deployment.is_some_and(|known| known.clock() == Source::ClusterTime);
         let tried = abilities::lacks_something(kept.database, kept.collection, needs_cluster_time, limit);
         let lacking = timeout(limit, tried).await.ok()?.ok()?;
-        if lacking.is_none() {
+        if lacking.is_none() && deployment.is_some() {
             let _ = self.lacks_nothing.set(());
         }
         lacking

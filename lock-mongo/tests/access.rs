@@ -485,8 +485,8 @@ async fn one_text(server: Controlled) {
         (format!("{set_at}/?replicaSet=another"), "belong to another replica set than"),
         (format!("{alone_at}/?tls=true"), "tls handshake eof"),
         (format!("{secure_at}/?tls=true"), "UnknownIssuer"),
-        (format!("{secure_at}/?"), "tls=true"),
-        ("127.0.0.1:1/?".to_owned(), "Connection refused"),
+        (format!("{secure_at}/?appName=a"), "tls=true"),
+        ("127.0.0.1:1/?appName=a".to_owned(), "Connection refused"),
     ];
     let cases = cases.map(|(rest, text_part)| async move {
         let mut texts = Vec::new();

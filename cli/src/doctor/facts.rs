@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use distlock::mongodb::mongodb::bson::{Bson, Document, doc};
-use distlock::mongodb::mongodb::error::Error;
+use distlock::mongodb::mongodb::error::{Error, ErrorKind};
 use distlock::mongodb::mongodb::options::{ClientOptions, IndexOptions, ServerAddress};
 use distlock::mongodb::mongodb::{Client, IndexModel};
 use distlock::{LockError, LockProviderExt};
@@ -11,11 +11,14 @@ use futures_util::TryStreamExt;
 use tokio::time::timeout;
 
 use super::judge::{Index, Kind, MemberClock};
+use super::records::Examined;
 use crate::connect::{Connection, Locks, REQUEST_TIMEOUT};
 use crate::failure::chain;
 
 /// How long a member may take that is connected to for its clock alone.
 const MEMBER_LIMIT: Duration = Duration::from_secs(3);
+/// How long the examination of all records may take.
+const RECORDS_LIMIT: Duration = Duration::from_secs(300);
 /// How often a member's clock is read. The fastest answer is the most precise one.
 const CLOCK_READINGS: usize = 5;
 
@@ -27,12 +30,11 @@ async fn admin_command(client: &Client, command: Document) -> Result<Document, S
     }
 }
 
-/// Returns what the driver says, without the labels that it adds.
+/// Returns what the driver says, without the labels that it adds, and without its own state.
 fn text(error: &Error) -> String {
     match error.kind.as_ref() {
-        distlock::mongodb::mongodb::error::ErrorKind::Command(command) => {
-            format!("{} ({})", command.message, command.code_name)
-        }
+        ErrorKind::Command(command) => format!("{} ({})", command.message, command.code_name),
+        ErrorKind::ServerSelection { .. } => "no server can be used any more".to_owned(),
         _ => chain(error),
     }
 }
@@ -78,6 +80,33 @@ pub(crate) async fn indexes(connection: &Connection, collection: &str) -> Result
         Index { name: name.unwrap_or_default(), expires: expire_after.is_some() }
     };
     Ok(listed.into_iter().map(index).collect())
+}
+
+/// Examines the records of a collection one by one. A record is the whole document, or a field of
+/// it.
+pub(crate) async fn records(
+    connection: &Connection,
+    collection: &str,
+    field: Option<&str>,
+    now: i64,
+) -> Result<Examined, String> {
+    let documents = connection.client.database(&connection.database).collection::<Document>(collection);
+    let mut examined = Examined::default();
+    let reading = async {
+        let mut found = documents.find(doc! {}).await?;
+        while let Some(document) = found.try_next().await? {
+            let id = document.get("_id").cloned().unwrap_or_default();
+            match field {
+                None => examined.add(&id, &document, now),
+                Some(field) => examined.add(&id, document.get_document(field).unwrap_or(&Document::new()), now),
+            }
+        }
+        Ok(())
+    };
+    match timeout(RECORDS_LIMIT, reading).await {
+        Ok(read) => read.map(|()| examined).map_err(|error: Error| text(&error)),
+        Err(_) => Err(format!("not all could be read within {RECORDS_LIMIT:?}")),
+    }
 }
 
 /// Measures `ping`, after one that opens the connection.

@@ -15,8 +15,29 @@ pub(crate) enum Kind {
     Sharded,
 }
 
-/// Judges the kind of the deployment.
-pub(crate) fn deployment(kind: Kind) -> Finding {
+/// Judges the kind of the deployment, and says which of its members can be reached.
+pub(crate) fn deployment(kind: Kind, clocks: &[MemberClock], unreachable: &[String]) -> Finding {
+    let kind_alone = of_kind(kind);
+    if !matches!(kind, Kind::ReplicaSet { .. }) {
+        return kind_alone;
+    }
+    let reached: Vec<&str> = clocks.iter().map(|clock| &*clock.member).collect();
+    let found = format!("{}; reached from here: {}", kind_alone.found, listed(&reached));
+    if unreachable.is_empty() {
+        return Finding { found, ..kind_alone };
+    }
+    let unreachable: Vec<&str> = unreachable.iter().map(|member| &**member).collect();
+    let found = format!("{found}; not reached: {}", listed(&unreachable));
+    let advice = "see that these members are up, and can be reached from here: no lock is granted without a majority \
+                  of the members";
+    Finding::warning(kind_alone.check, found, advice)
+}
+
+fn listed(names: &[&str]) -> String {
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
+fn of_kind(kind: Kind) -> Finding {
     let check = "deployment";
     match kind {
         Kind::Standalone => Finding::warning(
@@ -48,19 +69,46 @@ pub(crate) fn deployment(kind: Kind) -> Finding {
 pub(crate) fn version(text: &str) -> Finding {
     let check = "version";
     let found = format!("MongoDB {text}");
-    let mut parts = text.split('.').map_while(|part| part.parse::<u32>().ok());
-    match (parts.next(), parts.next()) {
-        (None, _) => Finding::warning(check, found, "the version cannot be read: locks need MongoDB 6.0 or later"),
-        (Some(..6), _) => Finding::wrong(check, found, "upgrade to MongoDB 7.0 or later: locks need 6.0 at least"),
-        (Some(6), _) => Finding::warning(
+    let release = text.split(['-', '+']).next().unwrap_or_default();
+    let mut parts = release.split('.').map_while(|part| part.parse::<u32>().ok());
+    let (Some(major), minor, patch) = (parts.next(), parts.next().unwrap_or(0), parts.next().unwrap_or(0)) else {
+        return Finding::warning(check, found, "the version cannot be read: locks need MongoDB 6.0 or later");
+    };
+    let mended = advisories(major, minor, patch);
+    match (major, minor) {
+        (..6, _) => Finding::wrong(check, found, "upgrade to MongoDB 7.0 or later: locks need 6.0 at least"),
+        (6, _) => Finding::warning(
             check,
             found,
-            "upgrade to MongoDB 7.0 or later: locks work, but MongoDB ended its support of 6.0 in July 2025",
+            "upgrade to MongoDB 7.0.41 or later: locks work, but MongoDB ended its support of 6.0 in July 2025, and \
+             CVE-2026-82058 is not mended in it",
         ),
-        (Some(7), _) => Finding::ok(check, format!("{found}, supported until August 2027")),
-        (Some(8), Some(0)) => Finding::ok(check, format!("{found}, supported until October 2029")),
-        (Some(_), _) => Finding::ok(check, found),
+        _ if mended.is_some() => Finding::warning(check, found, mended.unwrap_or_default()),
+        (7, _) => Finding::ok(check, format!("{found}, supported until August 2027")),
+        (8, 0) => Finding::ok(check, format!("{found}, supported until October 2029")),
+        _ => Finding::ok(check, found),
     }
+}
+
+/// Returns what to do about an advisory of MongoDB that is not mended in this version.
+fn advisories(major: u32, minor: u32, patch: u32) -> Option<String> {
+    /// The first versions with both mended.
+    const MENDED: [(u32, u32, u32); 3] = [(7, 0, 41), (8, 0, 30), (8, 3, 13)];
+
+    let version = (major, minor, patch);
+    // A release between these has no version of its own that is mended.
+    let next = MENDED.iter().find(|mended| version < **mended)?;
+    if MENDED.iter().any(|mended| (mended.0, mended.1) == (major, minor) && version >= *mended) {
+        return None;
+    }
+    let is_stale = version < (8, 3, 9);
+    let is_affected = ((8, 3, 0)..=(8, 3, 12)).contains(&version);
+    let names = match (is_stale, is_affected) {
+        (true, true) => "CVE-2026-82058 and SERVER-131805 are",
+        (true, false) => "CVE-2026-82058 is",
+        _ => "SERVER-131805 is",
+    };
+    Some(format!("upgrade to MongoDB {}.{}.{} or later, in which {names} mended", next.0, next.1, next.2))
 }
 
 /// A privilege of locks, and what is missing without it.
@@ -262,9 +310,19 @@ mod tests {
         for (text, verdict, part) in [
             ("5.0.31", Wrong, "6.0"),
             ("6.0.5", Warning, "July 2025"),
-            ("7.0.28", Ok, "2027"),
-            ("8.0.4", Ok, "2029"),
-            ("8.2.0-rc1", Ok, "8.2"),
+            ("7.0.28", Warning, "7.0.41 or later, in which CVE-2026-82058 is"),
+            ("7.0.40", Warning, "7.0.41"),
+            ("7.0.41", Ok, "2027"),
+            ("8.0.4", Warning, "8.0.30 or later, in which CVE-2026-82058 is"),
+            ("8.0.30", Ok, "2029"),
+            ("8.2.0-rc1", Warning, "8.3.13 or later, in which CVE-2026-82058 is"),
+            ("8.3.0", Warning, "8.3.13 or later, in which CVE-2026-82058 and SERVER-131805 are"),
+            ("8.3.8", Warning, "CVE-2026-82058 and"),
+            ("8.3.9", Warning, "in which SERVER-131805 is"),
+            ("8.3.12", Warning, "in which SERVER-131805 is"),
+            ("8.3.13", Ok, "8.3.13"),
+            ("8.4.0", Ok, "8.4"),
+            ("9.0.1", Ok, "9.0"),
             ("unknown", Warning, "cannot be read"),
         ] {
             let finding = version(text);
@@ -283,8 +341,21 @@ mod tests {
             (Kind::Standalone, Warning),
             (Kind::Sharded, Warning),
         ] {
-            assert_eq!(deployment(kind).verdict, verdict, "{kind:?}");
+            assert_eq!(of_kind(kind).verdict, verdict, "{kind:?}");
         }
+    }
+
+    #[test]
+    fn members_that_cannot_be_reached_are_named() {
+        let clock = |member: &str| MemberClock { member: member.to_owned(), offset: 0.0, error: 1.0 };
+        let kind = Kind::ReplicaSet { members: 3, arbiters: 0 };
+        let all = deployment(kind, &[clock("a:1"), clock("b:1"), clock("c:1")], &[]);
+        assert_eq!((all.verdict, &*all.found), (Ok, "a replica set of 3 members; reached from here: a:1, b:1, c:1"));
+        let two = deployment(kind, &[clock("a:1"), clock("b:1")], &["c:1".to_owned()]);
+        assert_eq!(two.verdict, Warning);
+        assert!(two.found.ends_with("reached from here: a:1, b:1; not reached: c:1"), "{}", two.found);
+        let alone = deployment(Kind::Standalone, &[clock("the server")], &[]);
+        assert_eq!(alone.found, "a standalone server");
     }
 
     fn status(resource: Document, actions: &[&str]) -> Document {

@@ -3,13 +3,13 @@
 mod facts;
 mod finding;
 mod judge;
+mod records;
 
 use std::time::Duration;
 
 use clap::Args;
-use distlock::mongodb::mongodb::bson::Document;
 use distlock::once::OnceProvider;
-use distlock::{ErrorKind, LeaseOptions, LockAdmin, LockError};
+use distlock::{Disposition, ErrorKind, LeaseOptions, LockAdmin, LockError, Phase};
 
 use self::finding::{Finding, Verdict};
 use crate::connect::{Connection, ConnectionArgs, Locks};
@@ -27,9 +27,10 @@ const SAMPLES: usize = 30;
 const LONG_ABOUT: &str = "\
 Examine the deployment, and say what to do
 
-Looks at the kind of the deployment, the server's version, the user's privileges, the indexes, \
-change streams, round trips, and the clocks of the members against the safety margin. Each finding \
-is ok, a warning, or wrong, and says what to do. The exit code is 1 if something is wrong.
+Looks at the kind of the deployment and which members can be reached, the server's version, the \
+user's privileges, the collection and its indexes, change streams, round trips, and the clocks of \
+the members against the safety margin. Each finding is ok, a warning, or wrong, and says what to \
+do. The exit code is 1 if something is wrong.
 
 It creates the lock collection and its indexes if they do not exist, as the first lock would, and \
 takes a lock of its own.";
@@ -46,6 +47,10 @@ pub(crate) struct DoctorArgs {
     /// Without a name it is `once`
     #[arg(long, value_name = "COLLECTION", num_args = 0..=1, require_equals = true, default_missing_value = COLLECTION)]
     once: Option<String>,
+    /// Examine the records one by one too: name those that cannot be read, and those whose dates or
+    /// tokens lie far ahead. It reads the whole collection
+    #[arg(long)]
+    records: bool,
 }
 
 /// Prints the findings, and returns the exit code: 1 if something is wrong.
@@ -104,9 +109,16 @@ impl Report<'_> {
 
 async fn examine(locks: &Locks, args: &DoctorArgs, margin: Duration, report: &mut Report<'_>) -> Result<(), Failure> {
     let connection = &locks.connection;
-    let hello = match facts::hello(connection).await {
+    // Of a server that cannot be used the library's error says why.
+    let is_prepared = locks.provider.prepare().await;
+    let hello = match &is_prepared {
+        Err(error) if error.phase() == Some(Phase::Connect) => Err(chain(error)),
+        _ => facts::hello(connection).await,
+    };
+    let hello = match hello {
         Ok(hello) => hello,
         Err(error) => {
+            let error = is_prepared.err().map_or(error, |error| chain(&error));
             let advice = "check the hosts, the port, replicaSet, TLS, the user and the password, and that a primary is \
                           elected";
             return Ok(report.print(&Finding::wrong("connection", error, advice))?);
@@ -114,14 +126,15 @@ async fn examine(locks: &Locks, args: &DoctorArgs, margin: Duration, report: &mu
     };
     let server = hello.get_str("me").unwrap_or("the server");
     report.print(&Finding::ok("connection", format!("connected to {server}")))?;
-    report.print(&judge::deployment(facts::kind(&hello)))?;
+    let (clocks, unreachable) = facts::clocks(connection, &hello).await;
+    report.print(&judge::deployment(facts::kind(&hello), &clocks, &unreachable))?;
     let version = facts::version(connection).await.map(|version| judge::version(&version));
     report.print(&or_unanswered("version", version))?;
     let (database, collection) = (&connection.database, &connection.collection);
     let status = facts::status(connection).await;
     let privileges = |of, collection| status.clone().map(|status| judge::privileges(&status, of, database, collection));
     report.print(&or_unanswered("privileges", privileges("locks", collection)))?;
-    if let Err(error) = locks.provider.prepare().await {
+    if let Err(error) = is_prepared {
         report.print(&prepared(&error, "locks", &format!("{database}.{collection}")))?;
         if error.kind() != ErrorKind::PermissionDenied {
             return Ok(());
@@ -136,9 +149,23 @@ async fn examine(locks: &Locks, args: &DoctorArgs, margin: Duration, report: &mu
         report.print(&Finding { check: "oncePrivileges", ..finding })?;
         once(connection, collection, report).await?;
     }
+    if args.records {
+        let now = hello.get_datetime("localTime").map_or(0, |now| now.timestamp_millis());
+        let once = args.once.as_ref().map(|once| ("onceRecords", once, Some("lock")));
+        for (check, collection, field) in [("records", collection, None)].into_iter().chain(once) {
+            match facts::records(connection, collection, field, now).await {
+                Ok(examined) => {
+                    for finding in examined.findings(check, &format!("{database}.{collection}")) {
+                        report.print(&finding)?;
+                    }
+                }
+                Err(error) => report.print(&Finding::warning(check, error, "see that the server answers"))?,
+            }
+        }
+    }
     report.print(&change_stream(locks.admin()).await)?;
     round_trips(locks, args, report).await?;
-    clocks(locks, &hello, margin, report).await
+    Ok(report.print(&judge::clocks(&clocks, &unreachable, margin))?)
 }
 
 /// Examines the collection of the outcomes of `run --once`.
@@ -168,8 +195,13 @@ fn unlisted(check: &'static str, error: &str) -> Finding {
 fn prepared(error: &LockError, what: &str, namespace: &str) -> Finding {
     let advice = match error.kind() {
         ErrorKind::PermissionDenied => "grant the privilege that is named",
-        ErrorKind::Unsupported => "use a collection of its own, on a deployment that is supported",
+        ErrorKind::Unsupported => {
+            "use an ordinary collection of its own, on a deployment that is supported (the guide `deployments`)"
+        }
         ErrorKind::InvalidOptions => "correct the name",
+        _ if error.disposition() == Disposition::Permanent => {
+            "correct what MongoDB names: it refuses the same again (the guide `errors`)"
+        }
         _ => "see that a primary is elected, and that a majority of the members is up",
     };
     Finding::wrong("collection", format!("{namespace} cannot carry {what}: {}", chain(error)), advice)
@@ -186,7 +218,10 @@ async fn change_stream(admin: &dyn LockAdmin) -> Finding {
         Err(error) => {
             let advice = match error.kind() {
                 ErrorKind::PermissionDenied => "grant find and changeStream on the database to the user's role",
-                ErrorKind::Unsupported => "use a replica set",
+                ErrorKind::Unsupported => {
+                    "nothing, if waiters may poll: they ask again after a pause, so hand-overs take longer. Otherwise \
+                     use a replica set of MongoDB; Atlas Flex and most other servers have no change streams"
+                }
                 _ => "see that a majority of the members is up",
             };
             Finding::warning(check, format!("waiters poll, and `watch` does not work: {}", chain(&error)), advice)
@@ -211,9 +246,4 @@ async fn round_trips(locks: &Locks, args: &DoctorArgs, report: &mut Report<'_>) 
     // Without the privilege `remove` the record stays until the TTL index removes it.
     let _ = scratch::remove(&locks.connection, &scratch).await;
     Ok(())
-}
-
-async fn clocks(locks: &Locks, hello: &Document, margin: Duration, report: &mut Report<'_>) -> Result<(), Failure> {
-    let (clocks, unreachable) = facts::clocks(&locks.connection, hello).await;
-    Ok(report.print(&judge::clocks(&clocks, &unreachable, margin))?)
 }

@@ -2,17 +2,26 @@
 
 use std::collections::BTreeMap;
 
-use distlock::mongodb::mongodb::bson::{Document, doc};
+use distlock::mongodb::mongodb::Client;
+use distlock::mongodb::mongodb::bson::{DateTime, Document, doc};
+use distlock_conformance_mongo::{Imitation, MongoServer, Shape, Topology};
 use serde_json::Value;
 
 use crate::Tests;
 use crate::kit::{World, finish, random_name};
+use crate::proxy::primary;
 
 pub(crate) fn add(tests: &mut Tests) {
     tests.add("doctor::a_deployment_that_is_well", well);
     tests.add("doctor::a_server_that_cannot_be_reached", away);
     tests.add("doctor::a_ttl_that_is_too_short", short_ttl);
     tests.add("doctor::an_index_that_removes_records", foreign_index);
+    tests.add("doctor::a_collection_that_removes_records", capped);
+    tests.add("doctor::a_server_that_is_not_mongodb", not_mongodb);
+    tests.add("doctor::a_server_without_change_streams", without_streams);
+    tests.add("doctor::records_that_cannot_be_read", unreadable_records);
+    tests.add("doctor::records_far_ahead", records_far_ahead);
+    tests.add("doctor::a_member_that_is_down", member_down);
     tests.add_controlled("doctor::a_privilege_that_is_missing", privileges);
 }
 
@@ -60,6 +69,109 @@ async fn away(world: World) {
     finish(world.command_on(uri, &["ls"])).await.expect(69);
     finish(world.command_on(uri, &["run", "k", "--", "true"])).await.expect(69);
     finish(world.command_on("mongodb://host:port", &["ls"])).await.expect(78);
+}
+
+fn text<'a>(finding: &'a Value, field: &str) -> &'a str {
+    finding[field].as_str().unwrap_or_else(|| panic!("no {field}: {finding}"))
+}
+
+async fn capped(world: World) {
+    let create = doc! { "create": "locks", "capped": true, "size": 100_000, "max": 8 };
+    world.client.database(&world.database).run_command(create).await.expect("a collection");
+    let findings = world.output(&["doctor"]).await.expect(1).objects();
+    let finding = by_check(&findings)["collection"];
+    assert!(text(finding, "found").contains("is capped"), "{finding}");
+    assert!(!text(finding, "advice").contains("primary"), "{finding}");
+    let refused = world.output(&["run", "job", "--", "true"]).await.expect(78);
+    assert!(refused.err.contains("is capped"), "{refused:?}");
+}
+
+async fn not_mongodb(world: World) {
+    for (shape, lacking) in
+        [(Shape::AmazonDocumentDb, "pipeline updates"), (Shape::EarlyDocumentDbOnPostgres, "the variable $$NOW")]
+    {
+        let imitation = Imitation::of(shape, primary(&world).await).await.expect("a proxy");
+        let uri = format!("mongodb://{}/?directConnection=true", imitation.address());
+        let findings = finish(world.command_on(&uri, &["doctor"])).await.expect(1).objects();
+        let finding = by_check(&findings)["collection"];
+        let said = format!("this server is not MongoDB: it lacks {lacking}");
+        assert!(text(finding, "found").contains(&said), "{finding}");
+        assert!(!text(finding, "advice").contains("primary"), "{finding}");
+        let refused = finish(world.command_on(&uri, &["run", "job", "--", "true"])).await.expect(78);
+        assert!(refused.err.contains(&said), "{refused:?}");
+    }
+}
+
+async fn without_streams(world: World) {
+    for shape in [Shape::AtlasFlex, Shape::DocumentDbOnPostgres] {
+        let imitation = Imitation::of(shape, primary(&world).await).await.expect("a proxy");
+        let uri = format!("mongodb://{}/?directConnection=true", imitation.address());
+        let findings = finish(world.command_on(&uri, &["doctor"])).await.expect(0).objects();
+        let finding = by_check(&findings)["changeStream"];
+        assert_eq!(finding["verdict"], "warning", "{finding}");
+        assert!(text(finding, "found").contains("no change streams"), "{finding}");
+        assert!(text(finding, "advice").contains("Atlas Flex"), "{finding}");
+        finish(world.command_on(&uri, &["run", "job", "--", "true"])).await.expect(0);
+    }
+}
+
+async fn unreadable_records(world: World) {
+    world.output(&["run", "good", "--", "true"]).await.expect(0);
+    let records = world.client.database(&world.database).collection::<Document>("locks");
+    let findings = world.output(&["doctor", "--records"]).await.expect(0).objects();
+    assert_eq!(by_check(&findings)["records"]["verdict"], "ok", "{findings:?}");
+    let soon = DateTime::from_millis(DateTime::now().timestamp_millis() + 60_000);
+    let ticket = doc! { "id": "x", "seen": DateTime::now(), "ttl": f64::NAN };
+    let held = |id: &str| doc! { "_id": id, "lockId": "x", "fencingToken": 7_i64, "expiresAt": soon };
+    let mut with_ticket = held("ticket");
+    with_ticket.insert("queue", vec![ticket]);
+    let mut of_doubles = held("doubles");
+    of_doubles.insert("fencingToken", 7.0);
+    records.insert_many([with_ticket, of_doubles]).await.expect("records");
+    let findings = world.output(&["doctor", "--records"]).await.expect(1).objects();
+    let finding = by_check(&findings)["records"];
+    let found = text(finding, "found");
+    for part in ["2 of 3 records", "\"ticket\" (`queue.0.ttl` is NaN ms)", "\"doubles\" (`fencingToken` is of type"] {
+        assert!(found.contains(part), "{part}: {finding}");
+    }
+    assert!(!found.contains("good"), "{finding}");
+    let findings = world.output(&["doctor"]).await.expect(0).objects();
+    assert!(!by_check(&findings).contains_key("records"), "{findings:?}");
+}
+
+async fn records_far_ahead(world: World) {
+    let records = world.client.database(&world.database).collection::<Document>("locks");
+    let far = doc! { "_id": "far", "fencingToken": 7_i64, "expiresAt": DateTime::from_millis(921_281_299_200_000) };
+    let scale = doc! { "_id": "scale", "fencingToken": 1_i64 << 60, "expiresAt": DateTime::now() };
+    records.insert_many([far, scale]).await.expect("records");
+    let findings = world.output(&["doctor", "--records"]).await.expect(1).objects();
+    let finding = by_check(&findings)["records"];
+    let found = text(finding, "found");
+    assert!(found.contains("2 of 2 records"), "{finding}");
+    assert!(found.contains("\"far\" (`expiresAt` is in the year 31164)"), "{finding}");
+    assert!(found.contains("\"scale\" (the token 1152921504606846976 stands for the year"), "{finding}");
+}
+
+/// The set has a member that never comes, and has no vote.
+async fn member_down(world: World) {
+    let server = MongoServer::start_local(Topology::ReplicaSet, 1).await.expect("a server");
+    let client = Client::with_uri_str(server.uri()).await.expect("a client");
+    let admin = client.database("admin");
+    let config = admin.run_command(doc! { "replSetGetConfig": 1 }).await.expect("a configuration");
+    let mut config = config.get_document("config").expect("a configuration").clone();
+    let version = config.get_i32("version").expect("a version");
+    config.insert("version", version + 1);
+    let members = config.get_array_mut("members").expect("members");
+    members.push(doc! { "_id": 1, "host": "127.0.0.1:1", "votes": 0, "priority": 0 }.into());
+    admin.run_command(doc! { "replSetReconfig": config }).await.expect("a configuration");
+    let findings = finish(world.command_on(server.uri(), &["doctor"])).await.expect(0).objects();
+    let finding = by_check(&findings)["deployment"];
+    let found = text(finding, "found");
+    assert_eq!(finding["verdict"], "warning", "{finding}");
+    assert!(found.starts_with("a replica set of 2 members; reached from here: 127.0.0.1:"), "{finding}");
+    assert!(found.ends_with("; not reached: 127.0.0.1:1"), "{finding}");
+    client.shutdown().immediate(true).await;
+    server.stop().await;
 }
 
 async fn short_ttl(world: World) {

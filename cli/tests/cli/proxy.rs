@@ -22,7 +22,7 @@ pub(crate) fn uri(proxy: &FaultProxy) -> String {
 
 /// Returns the address of the primary. The name that a server in a container has for itself does
 /// not lead to it from here.
-async fn primary(world: &World) -> SocketAddr {
+pub(crate) async fn primary(world: &World) -> SocketAddr {
     let options = ClientOptions::parse(&world.uri).await.expect("a connection string");
     let host = if options.direct_connection == Some(true) {
         options.hosts[0].to_string()

@@ -77,6 +77,8 @@ const ACQUIRED_AT: &str = "acquiredAt";
 const EXPIRES_AT: &str = "expiresAt";
 /// Milliseconds; for people.
 const TTL: &str = "ttl";
+/// The holders, if the key is not held exclusively. See `holders.rs`.
+const HOLDERS: &str = "holders";
 /// The tickets, in the order of their arrival; absent without a waiter. See `queue.rs`.
 const QUEUE: &str = "queue";
 /// The first token of the present block, if a release granted it; absent if the holder took the
@@ -116,7 +118,7 @@ const DO: &str = "step.do";
 
 /// The lists that operations compute over, and how long they can become (R32): holders, and places
 /// of the queue, of which a third can be empty or dead.
-const LISTS: [(&str, usize); 2] = [(holders::HOLDERS, Mode::MAX_HOLDERS), (QUEUE, 2 * MAX_QUEUE)];
+const LISTS: [(&str, usize); 2] = [(HOLDERS, Mode::MAX_HOLDERS), (QUEUE, 2 * MAX_QUEUE)];
 /// The most tickets that a record can have.
 const MAX_QUEUE: usize = distlock_engine::QueueOptions::MAX_CAPACITY as usize;
 

@@ -9,12 +9,11 @@
 use distlock_api::{AcquisitionId, Mode};
 use mongodb::bson::{Bson, Document, doc};
 
+pub(super) use super::HOLDERS;
 use super::{EXPIRES_AT, LOCK_ID, Layout, META, OWNER, literal, removed};
 
 /// The holder of a key that is not held exclusively.
 pub(super) const MARKER: &str = "shared";
-/// The holders.
-pub(super) const HOLDERS: &str = "holders";
 /// What the last grant beside the marker granted: `ID FIRST TOKENS EXPIRY MODE;…`. It is one
 /// string, so that a change stream reports all of it. An id whose acquisition took the lease itself
 /// is behind a `+`, because only grants by a release are pushed. A `~` and an id stand for a

@@ -119,7 +119,7 @@ async fn frozen_for(server: &MongoServer, freeze: Duration, options @ (ttl, _): 
     let of_once = process().await;
     let once = MongoOnce::builder(of_once.client.database("distlock_test")).ttl(ttl);
     let once = options.1.map_or_else(|| once.clone(), |limit| once.clone().request_timeout(limit)).build().unwrap();
-    drop(once.once(&key("warm")).await.unwrap());
+    drop(once.once(key("warm")).await.unwrap());
     let work = key("once");
     attempts.push(Box::pin(async move { drop(once.once(&work).await) }));
     let of_documents = process().await;
@@ -157,7 +157,7 @@ async fn frozen_for(server: &MongoServer, freeze: Duration, options @ (ttl, _): 
         taken.push((kind, thaw.elapsed()));
         drop(guard);
     }
-    let guard = other_once.once(&key("once")).timeout(LONG).await.unwrap();
+    let guard = other_once.once(key("once")).timeout(LONG).await.unwrap();
     taken.push(("once".to_owned(), thaw.elapsed()));
     drop(guard);
     let guard = other_documents.lock(key("document").as_str()).timeout(LONG).await.unwrap();

@@ -36,7 +36,14 @@ pub(super) async fn lacks_something(
     let limit = i64::try_from(limit.as_millis()).unwrap_or(i64::MAX).max(1);
     let nothing = || doc! { "$in": Bson::Array(Vec::new()) };
     let find = |condition: Document| doc! { "find": collection, "filter": { "_id": nothing(), "$expr": condition } };
-    let update = doc! { "findAndModify": collection, "query": { "_id": nothing() }, "update": [{ "$set": {} }] };
+    let update = |form: Bson| doc! { "findAndModify": collection, "query": { "_id": nothing() }, "update": form };
+    // What also refuses the plain form, refuses for another reason.
+    let mut plain = update(doc! { "$set": { "n": 1 } }.into());
+    plain.insert("maxTimeMS", limit);
+    if database.run_command(plain).await.is_err() {
+        return Ok(None);
+    }
+    let update = update(vec![doc! { "$set": {} }].into());
     let mut needed = vec![
         ("pipeline updates (an array of stages as the update of findAndModify)", update),
         ("the variable $$NOW", find(doc! { "$lt": ["$$NOW", 0] })),

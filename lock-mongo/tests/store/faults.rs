@@ -230,7 +230,7 @@ async fn refused_callers_that_do_not_pause_cost_no_lease(world: World) {
                     match locks.acquire(&key).timeout(Duration::from_millis(700)).await {
                         Ok(guard) => drop(guard.release().await),
                         Err(error) => {
-                            _ = refused.fetch_add(u32::from(error.kind() == ErrorKind::Overloaded), Ordering::Relaxed)
+                            _ = refused.fetch_add(u32::from(error.kind() == ErrorKind::Overloaded), Ordering::Relaxed);
                         }
                     }
                 }

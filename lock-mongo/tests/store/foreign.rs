@@ -172,10 +172,11 @@ async fn an_unreadable_record_is_listed(world: World) {
     }
     let list: Vec<_> = admin(&store).list(ListOptions::new().page_size(2)).try_collect().await.unwrap();
     let shown: Vec<_> = list.iter().map(|info| (info.key.as_str(), info.unreadable.as_deref())).collect();
-    let [a, b, c, d, f] = &*shown else { panic!("{shown:?}") };
+    let [a, b, c, d, e, f] = &*shown else { panic!("{shown:?}") };
     assert_eq!(*b, ("b", None));
     for ((key, why), (odd, text_part)) in
-        [(a, ("a", "double")), (c, ("c", "owner")), (d, ("d", "")), (f, ("f", "token"))].map(|(x, y)| (*x, y))
+        [(a, ("a", "double")), (c, ("c", "owner")), (d, ("d", "")), (e, ("e", "expiresAt")), (f, ("f", "token"))]
+            .map(|(x, y)| (*x, y))
     {
         assert_eq!(key, odd);
         assert!(why.is_some_and(|why| why.contains(text_part)), "{key}: {why:?}");

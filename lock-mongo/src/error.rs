@@ -161,6 +161,13 @@ pub(crate) fn is_answer(error: &Error) -> bool {
     )
 }
 
+/// Whether the driver found no server within its own limit. One that the driver does not support is
+/// another error.
+pub(crate) fn is_unselected(error: &Error) -> bool {
+    matches!(&*error.kind, DriverKind::ServerSelection { .. })
+        && translate(error, Effect::None).kind() == ErrorKind::Unavailable
+}
+
 /// Whether an upsert lost a race for a new record.
 pub(crate) fn is_lost_race(error: &Error) -> bool {
     let DriverKind::Command(command) = &*error.kind else { return false };

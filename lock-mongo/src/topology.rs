@@ -5,7 +5,7 @@ use std::time::Duration;
 use distlock_api::{Disposition, ErrorKind, LockError, Phase, Result};
 use futures_util::future::join;
 use mongodb::bson::{DateTime, Document, doc};
-use mongodb::error::{Error, ErrorKind as DriverKind};
+use mongodb::error::Error;
 use mongodb::{Client, Database};
 use serde::Deserialize;
 use tokio::sync::OnceCell;
@@ -23,7 +23,7 @@ use reach::Servers;
 pub(crate) use reach::{Reachability, primary_replaced};
 
 use crate::bson::from_document;
-use crate::error::{Effect, translate, unanswered, unanswered_because};
+use crate::error::{Effect, is_unselected, translate, unanswered, unanswered_because};
 use crate::lease::{Layout, Source};
 use crate::numbers::millis;
 use crate::server_clock::ServerClock;
@@ -132,13 +132,6 @@ impl Topology {
 /// was sent. `None` for another error.
 pub(crate) fn unselected(client: &Client, error: &Error) -> Option<LockError> {
     is_unselected(error).then(|| unusable(Servers::of(client)))
-}
-
-/// Whether the driver found no server within its own limit. One that the driver does not support is
-/// another error.
-fn is_unselected(error: &Error) -> bool {
-    matches!(&*error.kind, DriverKind::ServerSelection { .. })
-        && translate(error, Effect::None).kind() == ErrorKind::Unavailable
 }
 
 /// Waits until the driver has a server to send a write to. The write is not sent before that, so

@@ -9,11 +9,11 @@ use distlock_api::{Disposition, ErrorKind, LockError, Phase};
 use futures_util::FutureExt;
 use mongodb::Client;
 use mongodb::bson::doc;
-use mongodb::error::{Error, ErrorKind as DriverKind};
+use mongodb::error::Error;
 use mongodb::options::SelectionCriteria;
 use tokio::task::unconstrained;
 
-use crate::error::{Effect, translate};
+use crate::error::{Effect, is_unselected, translate};
 
 /// Translates a driver's error of a call of this client.
 pub(crate) fn translate_for(client: &Client, error: &Error, effect: Effect) -> LockError {
@@ -23,8 +23,7 @@ pub(crate) fn translate_for(client: &Client, error: &Error, effect: Effect) -> L
 /// Makes the error of a call that had no server because the driver's tasks have ended. Returns
 /// `None` for a call that failed for another reason.
 pub(crate) fn ended_before(client: &Client, error: &Error) -> Option<LockError> {
-    let had_no_server = matches!(&*error.kind, DriverKind::ServerSelection { .. });
-    (had_no_server && have_ended(client)).then(ended)
+    (is_unselected(error) && have_ended(client)).then(ended)
 }
 
 /// Whether the driver's tasks have ended.
@@ -36,7 +35,7 @@ pub(super) fn have_ended(client: &Client) -> bool {
     let database = client.database("admin");
     let command = async { database.run_command(doc! { "ping": 1 }).selection_criteria(no_server).await };
     let answer = unconstrained(command).now_or_never();
-    answer.is_some_and(|answer| answer.is_err_and(|error| matches!(&*error.kind, DriverKind::ServerSelection { .. })))
+    answer.is_some_and(|answer| answer.is_err_and(|error| is_unselected(&error)))
 }
 
 pub(super) fn ended() -> LockError {

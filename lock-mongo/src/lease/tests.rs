@@ -104,7 +104,7 @@ fn a_prefix_moves_every_field() {
         WRITTEN,
         REVOKED,
         AUDIT,
-        holders::HOLDERS,
+        HOLDERS,
         holders::GRANTS,
         STEP,
         DO,

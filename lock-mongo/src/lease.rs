@@ -117,7 +117,7 @@ const STEP: &str = "step";
 const DO: &str = "step.do";
 
 /// The lists that operations compute over, and how long they can become (R32): holders, and places
-/// of the queue, of which a third can be empty or dead.
+/// of the queue, of which no more than half are empty or dead.
 const LISTS: [(&str, usize); 2] = [(HOLDERS, Mode::MAX_HOLDERS), (QUEUE, 2 * MAX_QUEUE)];
 /// The most tickets that a record can have.
 const MAX_QUEUE: usize = distlock_engine::QueueOptions::MAX_CAPACITY as usize;

@@ -148,7 +148,7 @@ impl Clause {
             Self::C15 => "fair – grants follow queue order among live waiters; a dead waiter costs its successors one short claim or hand-over window, not a ttl.",
             Self::C16 => "no lost wake-up – with every push channel cut, each waiter still acquires within the holder's expiry or one safety-poll interval.",
             Self::C17 => "no herd – one release with N waiters costs O(1) writes, whatever N.",
-            Self::C18 => "bounded calls – acquire with timeout t returns by t + ε even when the backend hangs; try_acquire is one round trip; nothing leaks.",
+            Self::C18 => "bounded calls – acquire with timeout t returns by t + ε even when the backend hangs; try_acquire is one round trip; nothing leaks. A call that is answered without I/O lets other tasks run, so that callers that repeat it at once stop neither timers nor renewals.",
             Self::C19 => "a killed holder's key becomes free at its expiry, not earlier, and soon after.",
             Self::C20 => "independent keys – case, Unicode, NUL, ./$, long keys, hash collisions: different keys never interfere. Invalid keys (empty, too long) are refused before any I/O.",
             Self::C21 => "multi-key – acquire_all sorts, removes duplicates, is all-or-nothing; callers in opposite order never deadlock.",

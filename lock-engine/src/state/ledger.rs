@@ -26,6 +26,10 @@ use crate::store::{Claim, Ticket};
 /// iterates in the same order when it repeats.
 type ById<T> = HashMap<AcquisitionId, T, FixedState>;
 
+/// A lease that was handed over is renewed after this share of its claim. What is done before sends
+/// no renewal; a pause or an outage after it costs no lease (R19).
+const SHARE_OF_CLAIM: u32 = 20;
+
 /// The ledger of one engine, under one lock: a lease enters once and leaves once (C23).
 pub(crate) struct Ledger<C: CarriedLease> {
     closed: bool,
@@ -148,15 +152,8 @@ impl<C: CarriedLease> Ledger<C> {
         // The answer was in transit during a gap: renew the lease at once, like the others (R20).
         let has_missed = pending.as_ref().is_some_and(|pending| pending.has_missed());
         let is_doubtful = has_missed && lease.terms().renew_every.is_some();
-        let progress = pending.as_mut().and_then(|pending| pending.take_progress());
-        let mut will_be_renewed = false;
-        if let Some(progress) = progress {
+        if let Some(progress) = pending.as_mut().and_then(|pending| pending.take_progress()) {
             self.turn_times.granted(&progress, now.instant());
-            // Where turns take longer than until the first renewal of a short claim, it costs
-            // nothing to send it at once. Until then a pause of the process, or a slow answer of
-            // the store, would cost the lease (R19).
-            let turn = progress.turn(now.instant());
-            will_be_renewed = claim_left(lease, now).is_some_and(|left| turn >= left / 2);
         }
         self.remove_ticket(id);
         self.counts.acquired += 1;
@@ -170,7 +167,7 @@ impl<C: CarriedLease> Ledger<C> {
         }
         self.keepers.entry(lease.home_id()).or_default();
         self.renewal_succeeded(lease, sent, now);
-        if is_doubtful || will_be_renewed {
+        if is_doubtful {
             self.schedule_at(id, Some(now.instant()));
         }
         self.ensure_keeper(lease.home_id())
@@ -452,12 +449,13 @@ impl<C: CarriedLease> Ledger<C> {
         let Some(deadline) = lease.held_until(now) else { return };
         let left = deadline.saturating_duration_since(sent);
         let is_new = std::mem::take(&mut entry.is_new);
-        // It is renewed to its full ttl soon, once even if it is never renewed afterwards.
-        let is_short = is_short(lease, left);
+        // The claim of a waiter to which the lease was handed over (R19). It is renewed to its full
+        // ttl soon, once even if it is never renewed afterwards.
+        let is_short = left < lease.terms().ttl.saturating_sub(lease.terms().margin);
         let cadence = match lease.terms().renew_every {
             _ if lease.lasts_to_its_end(now) => None,
-            Some(cadence) if is_short => Some(cadence.min(left / 2)),
-            None if is_short && is_new => Some(left / 2),
+            Some(cadence) if is_short => Some(cadence.min(left / SHARE_OF_CLAIM)),
+            None if is_short && is_new => Some(left / SHARE_OF_CLAIM),
             cadence => cadence,
         };
         let (due, early) = match cadence {
@@ -520,17 +518,6 @@ impl<C: CarriedLease> KeeperWork<C> {
 
 mod due;
 mod joining;
-/// Whether this is less than a lease has after a renewal. Such as the short claim of a waiter to
-/// which the lease was handed over.
-fn is_short<C: CarriedLease>(lease: &Lease<C>, left: Duration) -> bool {
-    left < lease.terms().ttl.saturating_sub(lease.terms().margin)
-}
-
-/// Returns what is left of a short claim that is renewed.
-fn claim_left<C: CarriedLease>(lease: &Lease<C>, now: &Now) -> Option<Duration> {
-    let left = lease.held_until(now)?.saturating_duration_since(now.instant());
-    (is_short(lease, left) && !lease.lasts_to_its_end(now)).then_some(left)
-}
 
 #[cfg(test)]
 mod tests;

@@ -116,13 +116,6 @@ impl QueueProgress {
         !self.pause.1.is_zero()
     }
 
-    /// Returns how long the turns until now have taken on average, that of the present holder
-    /// included, of which the waiter has seen only the end.
-    pub(crate) fn turn(&self, now: Instant) -> Duration {
-        let (since, before) = self.counted_from;
-        now.saturating_duration_since(since) / before.saturating_add(1)
-    }
-
     /// Returns how long one turn has taken, if there were enough.
     fn took(&self, now: Instant, ahead: u32) -> Option<Duration> {
         let (since, before) = self.counted_from;

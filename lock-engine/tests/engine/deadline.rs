@@ -176,8 +176,7 @@ async fn r19_a_pushed_lease_starts_at_once_and_is_renewed_to_its_full_ttl() {
         let other = b.clone();
         let next = tokio::spawn(async move { other.acquire("k").renewal(policy).await });
         queued(&store, 1).await;
-        // Not long enough for a renewal at once.
-        sleep(ms(400)).await;
+        sleep(ms(1500)).await;
         drop(first);
         let guard = guard(next).await;
         let remaining = guard.remaining().unwrap();

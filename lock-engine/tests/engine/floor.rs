@@ -10,7 +10,7 @@ use distlock_engine::{LeaseProviderBuilder, QueueOptions};
 use distlock_memory::Operation;
 use tracing::field::{Field, Visit};
 
-use crate::kit::{Deployment, ms, provider, secs};
+use crate::kit::{Deployment, ms, provider, secs, subscribe};
 use crate::store::{Fate, ScriptedStore};
 
 const FLOOR: Duration = secs(1);
@@ -102,7 +102,7 @@ async fn a_waiter_without_an_answer_warns_once() {
             _ => Fate::Serve,
         }));
         let warnings = Arc::new(AtomicU64::new(0));
-        let _log = tracing::subscriber::set_default(Warnings(warnings.clone()));
+        let _log = subscribe(|| Warnings(warnings.clone()));
         let locks = provider(&store);
         let waits = locks.acquire("k").ttl(ms(5000)).timeout(secs(60));
         assert!(waits.await.is_err());

@@ -15,6 +15,8 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::coop::consume_budget;
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{sleep, timeout};
+use tracing::subscriber::{DefaultGuard, set_default};
+use tracing::{Dispatch, Subscriber};
 
 use crate::store::ScriptedStore;
 
@@ -225,4 +227,10 @@ pub(crate) fn ends_within(limit: Duration, work: impl FnOnce() + Send + 'static)
         let _ = done.send(());
     });
     is_done.recv_timeout(limit).is_ok()
+}
+
+/// Subscribes to what this thread logs. While there is a single subscriber in the process, an event
+/// that first happens on a thread without it stays disabled everywhere: so there are two.
+pub(crate) fn subscribe<S: Subscriber + Send + Sync>(subscriber: impl Fn() -> S) -> (Dispatch, DefaultGuard) {
+    (Dispatch::new(subscriber()), set_default(subscriber()))
 }

@@ -168,9 +168,11 @@ async fn c15_a_try_of_several_overtakes_no_caller_that_waits() {
     let (provider, other) = (provider(&store), provider(&store));
     let held = other.acquire("b").await.unwrap();
     let waits = in_task(&provider, "b");
-    sleep(ms(10)).await;
+    // The caller that waits polls, and has just done so: it does not know yet that the lock is free.
+    while store.count(Operation::TryAcquire) < 3 {
+        sleep(ms(1)).await;
+    }
     assert!(held.release().await.unwrap().is_released());
-    // The caller that waits polls, and does not know yet that the lock is free.
     let asked = store.count(Operation::TryAcquire);
     let batched = AcquireOptions::try_once().batched();
     assert!(provider.acquire_with(LockKey::new("b").unwrap(), batched).await.unwrap().held().is_none());

@@ -15,7 +15,7 @@ use distlock_memory::{MemoryStore, Operation};
 use tokio::runtime::Builder;
 use tokio::time::{sleep, timeout};
 
-use crate::kit::{by_hand, ends_within, ms, one_thread, poll_once, process, provider, quiet, secs};
+use crate::kit::{by_hand, ends_within, ms, one_thread, poll_once, process, provider, quiet, secs, subscribe};
 use crate::store::{Fate, ScriptedStore};
 
 struct Looks<F>(F);
@@ -182,7 +182,7 @@ async fn c14_c23_a_waker_that_panics_costs_no_lease() {
 }
 
 /// Panics on each event.
-struct Panicking;
+struct Panicking(Arc<AtomicUsize>);
 
 impl tracing::Subscriber for Panicking {
     fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
@@ -198,6 +198,7 @@ impl tracing::Subscriber for Panicking {
     fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
 
     fn event(&self, _: &tracing::Event<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
         panic!("a subscriber panicked");
     }
 
@@ -213,7 +214,8 @@ async fn c14_a_subscriber_that_panics_costs_no_lease() {
         _ => Fate::Serve,
     }));
     let provider = provider(&store);
-    let _subscriber = tracing::subscriber::set_default(Panicking);
+    let panics = Arc::new(AtomicUsize::new(0));
+    let _subscriber = subscribe(|| Panicking(panics.clone()));
     let unlucky = provider.acquire("unlucky").ttl(secs(9)).await.unwrap();
     let other = provider.acquire("other").ttl(secs(9)).await.unwrap();
     let lost = provider.acquire("lost").ttl(secs(9)).await.unwrap();
@@ -226,4 +228,5 @@ async fn c14_a_subscriber_that_panics_costs_no_lease() {
     assert_eq!((accounting.held, accounting.lost, accounting.abandoned), (2, 1, 1), "{accounting:?}");
     drop((unlucky, other, lost));
     provider.close().await.unwrap();
+    assert!(panics.load(Ordering::Relaxed) > 0);
 }

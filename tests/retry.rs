@@ -6,7 +6,7 @@
 use std::future::Future;
 use std::num::NonZeroUsize;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -108,25 +108,30 @@ fn providers() -> [Arc<dyn LockProvider>; 2] {
     [Arc::new(MemoryProvider::new()), Arc::new(MemoryStore::new().provider())]
 }
 
+/// The guard is dropped with its runtime, so its key stays closed until the lease has expired: each
+/// time another one.
 #[test]
 fn busy_keys() {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
     for locks in providers() {
         timers_fire("a try of a held key", async || {
-            let (locks, held) = (locks.clone(), Arc::new(locks.acquire("k").await.unwrap()));
+            let key = NEXT.fetch_add(1, Ordering::Relaxed);
+            let (locks, held) = (locks.clone(), Arc::new(locks.acquire(key).await.unwrap()));
             move |_| {
                 let (locks, held) = (locks.clone(), held.clone());
                 calls(async move {
-                    assert!(locks.try_acquire("k").await.unwrap().is_none());
+                    assert!(locks.try_acquire(key).await.unwrap().is_none());
                     drop(held);
                 })
             }
         });
         timers_fire("a try of several keys", async || {
-            let (locks, held) = (locks.clone(), Arc::new(locks.acquire("k").await.unwrap()));
+            let key = NEXT.fetch_add(1, Ordering::Relaxed);
+            let (locks, held) = (locks.clone(), Arc::new(locks.acquire(key).await.unwrap()));
             move |_| {
                 let (locks, held) = (locks.clone(), held.clone());
                 calls(async move {
-                    assert!(locks.try_acquire_all(["k", "l"]).await.unwrap().is_none());
+                    assert!(locks.try_acquire_all([key, usize::MAX]).await.unwrap().is_none());
                     drop(held);
                 })
             }

@@ -1,8 +1,11 @@
 //! The commands of administration.
 
+use std::time::Duration;
+
 use distlock_api::{AcquisitionId, LockFilter, LockKey, Result};
 use mongodb::bson::{Bson, Document, doc};
 
+use super::bound::is_in_time;
 use super::holders::{GRANTS, HELD, HOLDERS, ID_OF, MARKER, ids_of, latest, unless_blank};
 use super::{
     AUDIT, AUDIT_LEN, CLOSED_UNTIL, EXPIRED, EXPIRES_AT, ID, LEAVE, LOCK_ID, Layout, MAX_REASON_LEN, META, OWNER,
@@ -217,6 +220,11 @@ impl Layout {
     /// Returns the filter of those of these records that match.
     pub(crate) fn among(matching: &Document, identities: Vec<Bson>) -> Document {
         doc! { "$and": [{ ID: { "$in": identities } }, matching.clone()] }
+    }
+
+    /// The same, for a command that must begin before its bound (R31).
+    pub(crate) fn among_until(matching: &Document, identities: Vec<Bson>, bound: Duration) -> Document {
+        doc! { "$and": [Self::among(matching, identities), { "$expr": is_in_time(bound) }] }
     }
 
     /// Projects to the identity alone, which [`identity_of`](Self::identity_of) reads.

@@ -15,7 +15,7 @@ use mongodb::options::ReturnDocument;
 use super::foreign;
 use crate::bson::from_document;
 use crate::budget::Budget;
-use crate::calls::{BATCH, ChangeOptions, UpdateMany};
+use crate::calls::{BATCH, ChangeOptions, Failure, UpdateMany};
 use crate::error::Effect;
 use crate::lease::{Forced, ForcedEntry, HolderState, Keyed, Layout, State, Victims};
 use crate::numbers::{checked_floor, millis, token};
@@ -59,10 +59,21 @@ async fn force(records: &Records, key: &LockKey, victims: Victims<'_>, reason: &
     let with_key = |error: LockError| error.with_key(key.clone());
     let budget = Budget::new(records.request_timeout);
     let deployment = records.deployment_within(budget).await.map_err(with_key)?;
-    let options = ChangeOptions { returning: ReturnDocument::Before, ..ChangeOptions::new(deployment, None, budget) };
     let identity = layout.identity(key)?;
     let (filter, pipeline) = (layout.record(identity.clone()), layout.force_release(reason, victims));
-    let before = records.change::<State>(filter, pipeline, layout.state(), options).await;
+    let change = || {
+        let options = ChangeOptions {
+            returning: ReturnDocument::Before,
+            // R31: the next holder loses nothing.
+            is_bounded: true,
+            ..ChangeOptions::new(deployment, None, budget)
+        };
+        records.change::<State>(filter.clone(), pipeline.clone(), layout.state(), options)
+    };
+    let before = match change().await {
+        Err(Failure::Late) => change().await,
+        before => before,
+    };
     let before = before.map_err(|failure| with_key(failure.into()))?;
     if before.is_none() {
         foreign::refuse(records, identity, budget).await.map_err(with_key)?;
@@ -128,7 +139,7 @@ pub(crate) async fn raise_tokens(records: &Records, floor: FencingToken) -> Resu
 }
 
 /// Changes all records that match, in batches, and returns how many. A record is changed only if it
-/// still matches.
+/// still matches, and in time (R31).
 async fn change_all(records: &Records, matching: Document, change: Vec<Document>) -> Result<u64> {
     let change: Bson = change.into();
     let (mut changed, mut last) = (0, None);
@@ -139,13 +150,20 @@ async fn change_all(records: &Records, matching: Document, change: Vec<Document>
         if last.is_none() {
             return Ok(changed);
         }
+        let budget = Budget::new(records.request_timeout);
+        let bound = records.bound(budget).await.map_err(so_far)?;
         let update = UpdateMany {
-            filter: Layout::among(&matching, identities),
+            filter: Layout::among_until(&matching, identities, bound),
             change: change.clone(),
             array_filters: Vec::new(),
             hint: None,
         };
-        changed += records.update_many(update, Budget::new(records.request_timeout)).await.map_err(so_far)?;
+        let found = records.update_many(update, budget).await.map_err(so_far)?;
+        // Others have changed all of them, or it came too late.
+        if found == 0 && records.read_server_clock(budget).await.map_err(so_far)? >= bound {
+            return Err(so_far(Failure::Late.into()));
+        }
+        changed += found;
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use distlock_api::{LockKey, Mode};
+use distlock_api::{FencingToken, Holder, LockAdmin, LockFilter, LockKey, Mode};
 use distlock_engine::store::{Attempt, Claim, LeaseStore, Renewal, Reply, Standing};
 use distlock_mongo::mongodb::bson::{DateTime, Document, doc};
 use distlock_mongo::{DocumentLocks, MongoOnce, MongoProvider, MongoStore};
@@ -22,6 +22,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, R31 a_late_document_is_not_locked);
     check!(checks, R31 a_late_run_is_not_begun);
     check!(checks, R31 late_refreshes_and_renewals_extend_nothing);
+    check!(checks, R31 a_late_forced_release_takes_nothing_from_the_next_holder);
 }
 
 async fn store(world: &World) -> (MongoStore, Sent, String) {
@@ -228,4 +229,48 @@ async fn late_refreshes_and_renewals_extend_nothing(world: World) {
     for (claim, before) in waiters.iter().chain(&leases).zip(before) {
         assert_eq!(record(&world, &name, claim.key()).await, before);
     }
+}
+
+/// Each takes a lease away; the holder that comes after it keeps its own.
+async fn a_late_forced_release_takes_nothing_from_the_next_holder(world: World) {
+    let (store, sent, name) = store(&world).await;
+    let (one, holder, owners, floor) = (key(), key(), key(), key());
+    let keys = [&one, &holder, &owners, &floor];
+    let mut first = Vec::new();
+    for key in keys {
+        let claim = claim(key);
+        granted_to(&store, &claim, "first").await;
+        first.push(claim);
+    }
+    sent.take();
+    assert!(store.force_release(&one, "late").await.unwrap().is_some());
+    assert!(store.force_release_holder(&holder, first[1].id(), "late").await.unwrap().is_some());
+    assert!(store.release_matching(&LockFilter::new().owner("first"), "late").await.unwrap() >= 2);
+    let token = record(&world, &name, &floor).await.unwrap().get_i64("fencingToken").unwrap();
+    let token = u64::try_from(token).unwrap() + (60 << 21);
+    assert!(store.raise_tokens(FencingToken::new(token)).await.unwrap() >= 4);
+    let commands = writes(&sent);
+    assert_eq!(commands.len(), 4, "{commands:?}");
+    // As they were before, under other holders.
+    world.raw(&name).delete_many(doc! {}).await.unwrap();
+    for key in keys {
+        granted_to(&store, &claim(key), "first").await;
+    }
+    let before = record_of_each(&world, &name, &keys).await;
+    // That of one holder matches no record now.
+    assert!(arrive_late(&world, &commands).await >= 1);
+    assert_eq!(record_of_each(&world, &name, &keys).await, before);
+}
+
+async fn granted_to(store: &MongoStore, claim: &Claim, owner: &str) {
+    let reply = store.try_acquire(&attempt(claim).with_holder(Holder::new().with_owner(owner))).await.unwrap();
+    assert!(matches!(reply, Reply::Granted(_)), "{reply:?}");
+}
+
+async fn record_of_each(world: &World, name: &str, keys: &[&LockKey]) -> Vec<Option<Document>> {
+    let mut records = Vec::new();
+    for key in keys {
+        records.push(record(world, name, key).await);
+    }
+    records
 }

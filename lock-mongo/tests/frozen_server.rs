@@ -12,7 +12,7 @@ use distlock_api::once::OnceProviderExt;
 use distlock_api::{LockProvider, LockProviderExt};
 use distlock_conformance_mongo::{MongoServer, Topology};
 use distlock_mongo::mongodb::bson::{Document, doc};
-use distlock_mongo::mongodb::{Client, options::ClientOptions};
+use distlock_mongo::mongodb::{Client, Collection, options::ClientOptions};
 use distlock_mongo::{DocumentLocks, MongoOnce, MongoProvider};
 use frozen::Frozen;
 use futures_util::future::join_all;
@@ -26,6 +26,8 @@ const LONG: Duration = Duration::from_secs(120);
 const FREEZE: (u64, u64) = (10, 8);
 /// No longer than a clean-up needs to end before the thaw.
 const REQUEST: Duration = Duration::from_millis(500);
+/// After the driver has made a write again. Less than any ttl here.
+const SOON: Duration = Duration::from_secs(3);
 /// After this time the callers leave.
 const CALLER: Duration = Duration::from_millis(300);
 const MEMBERS: &str = "DISTLOCK_FREEZE_MEMBERS";
@@ -139,6 +141,8 @@ async fn frozen_for(server: &MongoServer, freeze: Duration, options @ (ttl, _): 
     let accounts = others.client.database("distlock_test").collection::<Document>("accounts");
     let other_documents = DocumentLocks::builder(&accounts).build().unwrap();
 
+    let by_hand = others.client.database("distlock_test").collection::<Document>("by_hand");
+    by_hand.insert_one(doc! { "_id": 1 }).await.unwrap();
     let frozen: Vec<Frozen> = pids(&others.client).await.into_iter().map(Frozen::freeze).collect();
     let begun = Instant::now();
     let leaving = attempts.into_iter().map(|attempt| timeout(CALLER, attempt));
@@ -147,6 +151,7 @@ async fn frozen_for(server: &MongoServer, freeze: Duration, options @ (ttl, _): 
     drop(frozen);
 
     let thaw = Instant::now();
+    let by_hand = tokio::spawn(written_by_hand(by_hand, thaw));
     let mut taken: Vec<(String, Duration)> = Vec::new();
     for kind in ["short", "short-new", "long", "long-new", "shared"]
         .map(str::to_owned)
@@ -163,12 +168,21 @@ async fn frozen_for(server: &MongoServer, freeze: Duration, options @ (ttl, _): 
     let guard = other_documents.lock(key("document").as_str()).timeout(LONG).await.unwrap();
     taken.push(("document".to_owned(), thaw.elapsed()));
     drop(guard);
-    println!("freeze {freeze:?}, ttl {ttl:?}: {taken:.1?}");
+    let by_hand = by_hand.await.unwrap();
+    println!("freeze {freeze:?}, ttl {ttl:?}: by hand {by_hand:.1?}, {taken:.1?}");
     for (kind, after) in taken {
-        // A lease without an owner would begin at the thaw.
-        assert!(after < ttl * 3 / 4, "{kind}: it was taken {after:.1?} after the thaw");
+        // A lease without an owner would begin at the thaw, and last for the ttl.
+        assert!(after < by_hand + SOON, "{kind}: it was taken {after:.1?} after the thaw, by hand {by_hand:.1?}");
     }
     other.close().await.unwrap();
+}
+
+/// Returns when a write of the driver alone has been made, the choice of a primary included.
+async fn written_by_hand(documents: Collection<Document>, thaw: Instant) -> Duration {
+    while documents.update_one(doc! { "_id": 1 }, doc! { "$inc": { "n": 1 } }).await.is_err() {
+        assert!(thaw.elapsed() < LONG, "no primary");
+    }
+    thaw.elapsed()
 }
 
 /// A server that the driver has found dead, and that lives again.

@@ -44,6 +44,8 @@ enum Style {
 /// The faults of a cluster. MongoDB cannot block one record for all its clients.
 const HOOKS: [Hook; 4] = [Hook::Cut, Hook::Stall, Hook::Delay, Hook::Restart];
 const COLLECTION: &str = "locks";
+/// Some checks leave little of a ttl, by a large margin or a short time of a ticket.
+const MIN_TTL: Duration = Duration::from_millis(10);
 /// The collection of the outcomes of work that is done once.
 const OUTCOMES: &str = "once";
 
@@ -70,12 +72,13 @@ impl Style {
     }
 
     fn upsert(self, client: &mongodb::Client, database: &str) -> MongoProviderBuilder {
-        MongoProvider::builder(client.database(database)).collection(COLLECTION)
+        MongoProvider::builder(client.database(database)).collection(COLLECTION).min_ttl(MIN_TTL)
     }
 
     fn field(self, client: &mongodb::Client, database: &str) -> DocumentLocksBuilder<Document> {
         let documents = client.database(database).collection(COLLECTION);
-        DocumentLocks::builder(&documents).default_document(&doc! { "state": "$new", "lines": [1, 2, 3] })
+        let locks = DocumentLocks::builder(&documents).min_ttl(MIN_TTL);
+        locks.default_document(&doc! { "state": "$new", "lines": [1, 2, 3] })
     }
 }
 

@@ -101,7 +101,11 @@ fn pass_through(client: Client, key: distlock_api::LockKey) -> impl Future<Outpu
     located_at_caller(async move {
         let guard = client.take(&key, renewed(LONG)).await?;
         tokio::time::sleep(Duration::from_millis(20)).await;
-        ensure!(!guard.is_lost(), "a lock that was just granted is lost: {:?}", guard.loss());
+        ensure!(
+            !guard.is_lost(),
+            "a waiter was given a lock that it did not hold: it was just granted, and is lost with {:?}",
+            guard.loss()
+        );
         let outcome = guard.release().await?;
         ensure!(
             outcome.is_released(),

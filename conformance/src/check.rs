@@ -32,10 +32,10 @@ impl Check {
         needs: &'static [Need],
         run: Run,
     ) -> Self {
-        Self { clause, word, promise, needs, level: Level::Standard, run }
+        Self { clause, word, promise, needs, level: Level::Quick, run }
     }
 
-    /// Sets the lowest level at which the check runs. The default is `standard`.
+    /// Sets the lowest level at which the check runs. The default is `quick`.
     pub(crate) const fn at_level(mut self, level: Level) -> Self {
         self.level = level;
         self
@@ -99,7 +99,7 @@ impl fmt::Debug for Check {
 
 /// Makes a list of checks from lines `clause function [needs] "promise"`. The function's name is
 /// that of the check. A level after the function's name is the lowest one at which the check runs;
-/// `Standard` is omitted.
+/// `Quick` is omitted.
 macro_rules! checks {
     ($($clause:ident $function:ident $($level:ident)? [$($need:ident),*] $promise:literal;)+) => {
         pub(in crate::checks) const CHECKS: &[$crate::check::Check] = &[$(

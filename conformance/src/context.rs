@@ -80,9 +80,9 @@ impl Context {
         LockKey::new(format!("check-{:016x}", self.rng().u64(..))).expect("a valid key")
     }
 
-    /// Returns `standard` rounds, or at the level smoke a fifth of them, but at least two.
+    /// Returns `standard` rounds, or below that level a fifth of them, but at least two.
     pub(crate) fn rounds(&self, standard: usize) -> usize {
-        if self.level == Level::Smoke { (standard / 5).max(2) } else { standard }
+        if self.level < Level::Standard { (standard / 5).max(2) } else { standard }
     }
 
     /// Returns the record of what the clients and the child processes did.

@@ -6,15 +6,21 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::profile::Profile;
+
 /// How thorough a run is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Level {
-    /// Seconds: the quick checks, with few rounds.
+    /// Seconds: the shortest checks, with few rounds.
     Smoke,
-    /// Minutes: all checks, once. The default.
+    /// A minute: every check once, with few rounds. Variants of a backend
+    /// ([`Profile::variant`](crate::Profile::variant)) take the checks of the level smoke. The
+    /// default.
     #[default]
+    Quick,
+    /// Minutes: all checks, once.
     Standard,
     /// For a given time: repeats all checks with new seeds, and runs the checks that only this
     /// level has.
@@ -22,13 +28,29 @@ pub enum Level {
 }
 
 impl Level {
-    const ALL: [Self; 3] = [Self::Smoke, Self::Standard, Self::Torture];
+    /// The variable that sets the level.
+    pub const VARIABLE: &str = "DISTLOCK_CONFORMANCE_LEVEL";
+
+    const ALL: [Self; 4] = [Self::Smoke, Self::Quick, Self::Standard, Self::Torture];
+
+    /// Returns the level of [`VARIABLE`](Self::VARIABLE), or the default one: for tests beside the
+    /// suite that have more to examine at the level standard.
+    ///
+    /// # Errors
+    /// The variable names no level.
+    pub fn from_env() -> Result<Self, String> {
+        match std::env::var(Self::VARIABLE) {
+            Ok(level) if !level.is_empty() => level.parse(),
+            _ => Ok(Self::default()),
+        }
+    }
 
     /// Returns the name on the command line.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Smoke => "smoke",
+            Self::Quick => "quick",
             Self::Standard => "standard",
             Self::Torture => "torture",
         }
@@ -46,7 +68,7 @@ impl FromStr for Level {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let level = Self::ALL.into_iter().find(|level| level.as_str() == text);
-        level.ok_or_else(|| format!("`{text}` is not a level: use smoke, standard or torture"))
+        level.ok_or_else(|| format!("`{text}` is not a level: use smoke, quick, standard or torture"))
     }
 }
 
@@ -103,6 +125,13 @@ pub(crate) struct Plan {
     pub(crate) time: Duration,
 }
 
+impl Plan {
+    /// Returns the level of the checks that a backend takes.
+    pub(crate) fn level_for(self, profile: &Profile) -> Level {
+        if self.level == Level::Quick && profile.is_variant() { Level::Smoke } else { self.level }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -129,6 +158,6 @@ mod tests {
     fn levels_have_names() {
         assert!(Level::ALL.into_iter().all(|level| level.as_str().parse() == Ok(level)));
         assert!("Smoke".parse::<Level>().is_err());
-        assert!(Level::Smoke < Level::Standard && Level::Standard < Level::Torture);
+        assert!(Level::ALL.is_sorted());
     }
 }

@@ -33,9 +33,9 @@
 //!
 //! | option | environment variable | meaning | default |
 //! |---|---|---|---|
-//! | `--level` | `DISTLOCK_CONFORMANCE_LEVEL` | [`smoke`](Level::Smoke): seconds; [`standard`](Level::Standard): minutes; [`torture`](Level::Torture): as long as `--minutes` | `standard` |
+//! | `--level` | `DISTLOCK_CONFORMANCE_LEVEL` | [`smoke`](Level::Smoke): seconds; [`quick`](Level::Quick): a minute; [`standard`](Level::Standard): minutes; [`torture`](Level::Torture): as long as `--minutes` | `quick` |
 //! | `--minutes` | `DISTLOCK_CONFORMANCE_MINUTES` | how long `torture` runs, as a decimal number. The current round is finished; a round in which a check failed is the last | 10 |
-//! | `--rounds` | `DISTLOCK_CONFORMANCE_ROUNDS` | how many times `smoke` and `standard` run, each time with a new seed; a round in which a check failed is the last | 1 |
+//! | `--rounds` | `DISTLOCK_CONFORMANCE_ROUNDS` | how many times the other levels run, each time with a new seed; a round in which a check failed is the last | 1 |
 //! | `--seed` | `DISTLOCK_CONFORMANCE_SEED` | the source of all random choices; each check derives its own from it and its name | random |
 //! | `--report` | `DISTLOCK_CONFORMANCE_REPORT` | the directory for the reports; a relative path starts at the package's folder, where Cargo runs tests | none |
 //!

@@ -49,6 +49,7 @@ pub struct Profile {
     longest_key: usize,
     refused: Vec<(&'static str, &'static str)>,
     expected_refusals: usize,
+    variant: bool,
 }
 
 impl Profile {
@@ -77,6 +78,7 @@ impl Profile {
             longest_key: LockKey::MAX_LEN,
             refused: Vec::new(),
             expected_refusals: 0,
+            variant: false,
         }
     }
 
@@ -237,6 +239,18 @@ impl Profile {
     pub fn expected_refusals(mut self, count: usize) -> Self {
         self.expected_refusals = count;
         self
+    }
+
+    /// Declares that another fixture of the run examines the same backend in full, and this one in
+    /// another place, or with other access. At the default level, `quick`, it takes the shortest
+    /// checks only; from `standard` on all.
+    pub fn variant(mut self) -> Self {
+        self.variant = true;
+        self
+    }
+
+    pub(crate) fn is_variant(&self) -> bool {
+        self.variant
     }
 
     pub(crate) fn has(&self, need: Need) -> bool {

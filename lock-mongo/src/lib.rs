@@ -55,10 +55,10 @@
 //! | 6.0.5 | set of three members | conformance at `standard` and under faults: killed, frozen and stepped-down primary, lost majority, partitions | always |
 //! | 6.0.5 | set of three members | conformance at `torture`, 20 min, all faults and modes, with batches | 2026-11-26 |
 //! | 6.0.5 | pools of 1, 4 and 10 connections; `retryWrites=false`; read preference, read and write concern of the client | store tests | always |
-//! | 6.0.5 | set of one member with access control: a wrong password, no user, users that lack one privilege each | `prepare`, and the first lock (`tests/access.rs`) | always, since 2026-11-23 |
+//! | 6.0.5 | set of one member with access control: a wrong password, no user, users that lack one privilege each | `prepare`, and the first lock (`tests/servers/access.rs`) | always, since 2026-11-23 |
 //! | 6.0.5 | set of one member with access control: a user with the documented role only | conformance at `standard`, except what breaks servers (`tests/conformance.rs`) | always, since 2026-11-24 |
-//! | 6.0.5 | set of three members, connected to a secondary alone | `prepare`, and the first lock (`tests/access.rs`) | always, since 2026-11-23 |
-//! | 6.0.5 | TLS: a CA that the client knows, one that it does not know | `connect`, and the first lock (`tests/access.rs`) | always, since 2026-11-24 |
+//! | 6.0.5 | set of three members, connected to a secondary alone | `prepare`, and the first lock (`tests/servers/access.rs`) | always, since 2026-11-23 |
+//! | 6.0.5 | TLS: a CA that the client knows, one that it does not know | `connect`, and the first lock (`tests/servers/access.rs`) | always, since 2026-11-24 |
 //! | 6.0.5 | a client with TLS and a server without | `connect`, and the first lock | 2026-11 |
 //! | 6.0.5 | primary, secondary, arbiter, all up | store tests | 2026-11-23 |
 //! | 6.0.5 | primary, secondary, arbiter, the secondary or the primary killed | acquire, renew, release: `Timeout`, then `Overloaded`; granted again 3 s after the member was started | 2026-11-23 |

@@ -172,6 +172,8 @@ impl Fixture for Mongo {
         let profile = Profile::new(promised).ttl(ttl).admin().owners().processes().purge().disturbed().store();
         // Work that is done once has a collection of its own, whatever the place of the locks.
         let profile = if self.style == Style::Upsert { profile.once() } else { profile };
+        let is_first = (self.style, self.topology, self.access) == (Style::Upsert, Topology::ReplicaSet, Access::Open);
+        let profile = if is_first { profile } else { profile.variant() };
         match (self.topology, self.access) {
             (Topology::ReplicaSet, Access::Open) => profile.lock_events().arena().hooks(HOOKS),
             // An arena has no access control.

@@ -8,7 +8,7 @@ use crate::failure::Verdict;
 use crate::torture::{Length, run};
 
 checks! {
-    C1 under_faults [Expiry, Processes, Arena]
+    C1 under_faults Standard [Expiry, Processes, Arena]
         "A few faults of the store and of processes, one after the other, break no promise, and \
          every client can work afterwards. A failure means that a fault broke a promise or left a \
          client stuck.";

@@ -11,9 +11,10 @@ pub(super) fn command(test: &str, level: Level, plan: Plan) -> String {
     let package = std::env::var("CARGO_PKG_NAME").ok();
     let program = program(&executable, package.as_deref());
     let level = match (plan.level, level) {
-        (Level::Smoke, _) => " --level smoke",
-        (_, Level::Torture) => " --level torture",
-        _ => "",
+        (Level::Torture, Level::Torture) => " --level torture".to_owned(),
+        (Level::Torture, _) => format!(" --level {}", Level::Standard),
+        (Level::Quick, _) => String::new(),
+        (level, _) => format!(" --level {level}"),
     };
     format!("{program} --seed {}{level} --exact '{}'", plan.seed, test.replace('\'', r"'\''"))
 }
@@ -49,8 +50,9 @@ mod tests {
         let command = |level, of_check| command("it's", of_check, Plan { level, seed, time: Duration::ZERO });
         let end = r"--exact 'it'\''s'";
         let seed = "--seed 0x0000000000000007";
-        assert!(command(Level::Standard, Level::Smoke).ends_with(&format!("{seed} {end}")));
-        assert!(command(Level::Torture, Level::Standard).ends_with(&format!("{seed} {end}")));
+        assert!(command(Level::Quick, Level::Smoke).ends_with(&format!("{seed} {end}")));
+        assert!(command(Level::Standard, Level::Quick).ends_with(&format!("{seed} --level standard {end}")));
+        assert!(command(Level::Torture, Level::Quick).ends_with(&format!("{seed} --level standard {end}")));
         assert!(command(Level::Smoke, Level::Smoke).ends_with(&format!("{seed} --level smoke {end}")));
         assert!(command(Level::Torture, Level::Torture).ends_with(&format!("{seed} --level torture {end}")));
     }

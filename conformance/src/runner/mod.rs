@@ -27,7 +27,7 @@ use turns::Turns;
 
 /// How many checks run at once per processor, unless `--test-threads` is given. Most checks wait
 /// for a clock most of the time.
-const CHECKS_PER_PROCESSOR: usize = 6;
+const CHECKS_PER_PROCESSOR: usize = 12;
 
 /// `cargo nextest` sets this to the name of its run, in which each process runs one check.
 const NEXTEST_RUN: &str = "NEXTEST_RUN_ID";
@@ -105,7 +105,7 @@ fn run_tests(fixtures: Vec<Box<dyn Fixture>>) -> Result<ExitCode, String> {
     // A check that waits for its turn keeps no other one from running.
     arguments.test_threads.get_or_insert(at_once + run.arenas());
     if !arguments.list {
-        eprintln!("distlock: conformance, level {}, seed {}", plan.level, plan.seed);
+        eprintln!("distlock: conformance, level {}, seed {}{}", plan.level, plan.seed, run.left_out());
     }
     let conclusion = run.rounds(settings.rounds, &arguments, &runtime);
     runtime.block_on(futures_util::future::join_all(run.stages.iter().map(|stage| stage.stop())));
@@ -143,6 +143,20 @@ impl Run {
     fn new(stages: Vec<Arc<Stage>>, plan: Plan, at_once: usize) -> Self {
         let found = stages.iter().map(|stage| Backend::new(stage.name(), plan.level, plan.seed)).collect();
         Self { stages, plan, started: Instant::now(), turns: Turns::new(at_once), found: Mutex::new(found) }
+    }
+
+    /// Returns what this level leaves out, and how to run it.
+    fn left_out(&self) -> String {
+        if self.plan.level >= Level::Standard {
+            return String::new();
+        }
+        let standard = Plan { level: Level::Standard, ..self.plan };
+        let left_out = |stage: &Arc<Stage>| {
+            let left = due(stage, standard).count() - due(stage, self.plan).count();
+            (left > 0).then(|| format!(", {left} checks of {}", stage.name()))
+        };
+        let checks: String = self.stages.iter().filter_map(left_out).collect();
+        format!("; left out: most rounds{checks} ({}={} runs them)", Level::VARIABLE, Level::Standard)
     }
 
     /// Returns how many checks damage a deployment.
@@ -253,7 +267,8 @@ enum Job {
 
 /// Returns the checks of this level that apply to a fixture.
 fn due(stage: &Stage, plan: Plan) -> impl Iterator<Item = Check> {
-    checks::all().into_iter().filter(move |check| check.level() <= plan.level && check.concerns(stage.profile()))
+    let level = plan.level_for(stage.profile());
+    checks::all().into_iter().filter(move |check| check.level() <= level && check.concerns(stage.profile()))
 }
 
 /// Whether a check damages a deployment.

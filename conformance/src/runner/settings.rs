@@ -8,7 +8,7 @@ use crate::level::{Level, Seed};
 
 const HELP: &str = "\
 CONFORMANCE OPTIONS (use the environment variables if the command also runs other test binaries):
-  --level <LEVEL>      smoke, standard or torture         [DISTLOCK_CONFORMANCE_LEVEL, default standard]
+  --level <LEVEL>      smoke, quick, standard or torture  [DISTLOCK_CONFORMANCE_LEVEL, default quick]
   --minutes <MINUTES>  how long the level torture runs    [DISTLOCK_CONFORMANCE_MINUTES, default 10]
   --rounds <NUMBER>    how often the other levels run     [DISTLOCK_CONFORMANCE_ROUNDS, default 1]
   --seed <SEED>        source of all random choices       [DISTLOCK_CONFORMANCE_SEED, default random]
@@ -16,7 +16,7 @@ CONFORMANCE OPTIONS (use the environment variables if the command also runs othe
 ";
 
 /// An option, and its variable.
-const LEVEL: [&str; 2] = ["--level", "DISTLOCK_CONFORMANCE_LEVEL"];
+const LEVEL: [&str; 2] = ["--level", Level::VARIABLE];
 const MINUTES: [&str; 2] = ["--minutes", "DISTLOCK_CONFORMANCE_MINUTES"];
 const ROUNDS: [&str; 2] = ["--rounds", "DISTLOCK_CONFORMANCE_ROUNDS"];
 const SEED: [&str; 2] = ["--seed", "DISTLOCK_CONFORMANCE_SEED"];
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn nothing_said_is_the_standard() {
         let settings = read(&["--exact", "a::b", "--test-threads=3"], &[("DISTLOCK_CONFORMANCE_LEVEL", "")]).unwrap();
-        assert_eq!((settings.level, settings.time), (Level::Standard, Duration::from_secs(600)));
+        assert_eq!((settings.level, settings.time), (Level::Quick, Duration::from_secs(600)));
         assert_eq!(settings.rounds, 1);
         assert!(settings.seed.is_none() && settings.report.is_none());
         assert_eq!(settings.others, ["program", "--exact", "a::b", "--test-threads=3"]);

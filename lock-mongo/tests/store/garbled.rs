@@ -250,27 +250,32 @@ async fn a_list_without_bound_disturbs_no_neighbour(world: World) {
 
 /// A projection is computed after the change, so the error may be that of a change that was made.
 async fn an_error_after_a_change_leaves_its_outcome_open(world: World) {
-    let name = random_name("locks");
-    let (client, app) = world.client_of_app().await;
-    let locks = MongoProvider::builder(client.database("distlock_test")).collection(&*name).build().expect("valid");
-    let key = key();
+    let (name, key) = (random_name("locks"), key());
+    // Each call has a client of its own: the clean-up of another one would meet its fault.
+    let with_fault = async |command: &'static str, code: i32| {
+        let (client, app) = world.client_of_app().await;
+        let builder = MongoProvider::builder(client.database("distlock_test")).collection(&*name);
+        let locks = builder.build().expect("valid");
+        world.fail(&app, command, doc! { "errorCode": code }).await;
+        locks
+    };
     for code in [14, 15, 241, 16554] {
-        world.fail(&app, "findAndModify", doc! { "errorCode": code }).await;
-        let forced = locks.admin().expect("there is one").force_release(&key, "check").await.unwrap_err();
-        world.fail(&app, "findAndModify", doc! { "errorCode": code }).await;
+        let operator = with_fault("findAndModify", code).await;
+        let forced = operator.admin().expect("there is one").force_release(&key, "check").await.unwrap_err();
+        let locks = with_fault("findAndModify", code).await;
         // Without a limit: no wait mends the record.
         let acquired = timeout(Duration::from_secs(30), locks.acquire(&key).into_future()).await.expect("not for ever");
         for error in [forced, acquired.map(drop).unwrap_err()] {
             assert_eq!((error.kind(), error.is_outcome_unknown()), (ErrorKind::Corrupt, true), "{code}: {error}");
             crate::guide::lists(&error);
         }
-        world.fail(&app, "find", doc! { "errorCode": code }).await;
-        let error = locks.admin().expect("there is one").inspect(&key).await.unwrap_err();
+        drop(locks.acquire(&key).await.expect("free again"));
+        locks.close().await.expect("an answer");
+        assert!(locks.accounting().balances() && locks.accounting().unsettled == 0);
+        let operator = with_fault("find", code).await;
+        let error = operator.admin().expect("there is one").inspect(&key).await.unwrap_err();
         assert_eq!((error.kind(), error.is_outcome_unknown()), (ErrorKind::Corrupt, false), "{code}: {error}");
     }
-    drop(locks.acquire(&key).await.expect("free again"));
-    locks.close().await.expect("an answer");
-    assert!(locks.accounting().balances());
 }
 
 /// The server fails to compute with the first query, as it does for all records if it does for one.

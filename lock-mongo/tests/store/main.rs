@@ -1,7 +1,7 @@
 //! The store on real servers: replica sets and standalones, all started by this binary.
 //!
-//! Every check has a collection of its own. Those that disturb a whole server have another server,
-//! and run there one after the other.
+//! Every check has a collection of its own. Those that disturb a whole server share a few others, on
+//! each of which they run one after the other.
 
 /// Adds a check under the name of its function, after the clause or rule that it tests. A check
 /// that disturbs its server for others runs `alone` there.
@@ -68,7 +68,9 @@ use world::World;
 
 /// How many checks share a server at once per processor, unless `--test-threads` is given. Most
 /// checks wait for a clock most of the time.
-const CHECKS_PER_PROCESSOR: usize = 3;
+const CHECKS_PER_PROCESSOR: usize = 4;
+/// How many servers of a topology there are for checks that disturb them.
+const DISTURBED: usize = 4;
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
@@ -77,7 +79,7 @@ fn main() -> ExitCode {
     let at_once = arguments.test_threads.unwrap_or(processors * CHECKS_PER_PROCESSOR).max(1);
     let mut servers = Vec::new();
     if !arguments.list {
-        for topology in TOPOLOGIES.into_iter().flat_map(|topology| [topology; 2]) {
+        for topology in TOPOLOGIES.into_iter().flat_map(|topology| [topology; 1 + DISTURBED]) {
             servers.push(runtime.block_on(MongoServer::start(topology)).expect("a server"));
         }
     }
@@ -105,8 +107,8 @@ struct Checks<'a> {
     runtime: &'a Arc<Runtime>,
     /// The server that most checks share.
     shared: Site,
-    /// The one that a check has alone; the same one if the environment names it.
-    alone: Site,
+    /// Those that a check has alone, in turn; all the same one if the environment names it.
+    disturbed: Vec<Site>,
     /// How many checks share servers at once.
     places: Arc<Semaphore>,
     trials_alone: Vec<Trial>,
@@ -130,7 +132,9 @@ impl Checks<'_> {
 
     /// Adds a check that disturbs the server for others.
     fn add_alone<F: Future<Output = ()> + Send + 'static>(&mut self, name: &str, check: fn(World) -> F) {
-        let Site { world, turns } = self.alone.clone();
+        // The next check gets the next one.
+        self.disturbed.rotate_left(1);
+        let Site { world, turns } = self.disturbed[0].clone();
         let trial = self.trial(name, async move || {
             let _turn = turns.write().await;
             run(check, world).await
@@ -151,17 +155,17 @@ async fn run<F: Future<Output = ()> + Send + 'static>(check: fn(World) -> F, wor
     tokio::spawn(check(world)).await.map_err(|error| Failed::from(panic_text(error)))
 }
 
-/// Returns the checks that run alone, and those that do not, for two servers of each topology.
+/// Returns the checks that run alone, and those that do not, for the servers of each topology.
 fn trials(runtime: &Arc<Runtime>, servers: &[MongoServer], at_once: usize) -> (Vec<Trial>, Vec<Trial>) {
     let places = Arc::new(Semaphore::new(at_once));
     let (mut trials_alone, mut trials) = (Vec::new(), Vec::new());
     for topology in TOPOLOGIES {
         let mut uris = servers.iter().filter(|server| server.topology() == topology).map(MongoServer::uri);
-        let [one, another] = [(); 2].map(|()| uris.next().unwrap_or("mongodb://127.0.0.1:1"));
+        let [one, others @ ..] = [(); 1 + DISTURBED].map(|()| uris.next().unwrap_or("mongodb://127.0.0.1:1"));
         let site = |uri| Site { world: runtime.block_on(World::new(uri, topology)), turns: Arc::default() };
         let shared = site(one);
-        let alone = if one == another { shared.clone() } else { site(another) };
-        let mut checks = Checks { runtime, shared, alone, places: Arc::clone(&places), trials_alone, trials };
+        let disturbed = others.map(|other| if one == other { shared.clone() } else { site(other) }).into();
+        let mut checks = Checks { runtime, shared, disturbed, places: Arc::clone(&places), trials_alone, trials };
         lease::add(&mut checks);
         renewal::add(&mut checks);
         tokens::add(&mut checks);

@@ -101,11 +101,10 @@ async fn beside_no_other_mode(cx: Context) -> Verdict {
 
 const NUMBER: u32 = 4;
 
-/// The permits that are held, counted outside of the lock, and the most of them.
+/// The permits that are held, counted outside of the lock.
 #[derive(Default)]
 struct Pool {
     held: AtomicU32,
-    most: AtomicU32,
 }
 
 impl Pool {
@@ -113,7 +112,6 @@ impl Pool {
     fn visit(&self, take: u32) -> impl Future<Output = Verdict> {
         located_at_caller(async move {
             let held = self.held.fetch_add(take, Ordering::SeqCst) + take;
-            self.most.fetch_max(held, Ordering::SeqCst);
             tokio::time::sleep(Duration::from_millis(2)).await;
             self.held.fetch_sub(take, Ordering::SeqCst);
             ensure!(held <= NUMBER, "{held} of {NUMBER} permits were held at once");
@@ -126,6 +124,14 @@ async fn never_above_the_number(cx: Context) -> Verdict {
     const TASKS: usize = 9;
     let clients: [Client; 3] = cx.clients().await?;
     let (key, pool, rounds) = (cx.key(), Arc::new(Pool::default()), cx.rounds(12));
+    // The number is reached: with few rounds the tasks may miss each other.
+    let mut all = Vec::new();
+    for number in 0..NUMBER as usize {
+        all.push(clients[number % clients.len()].take(&key, lasting(permits(1, NUMBER))).await?);
+    }
+    for guard in all {
+        give_back(guard).await?;
+    }
     let mut tasks = JoinSet::new();
     for task in 0..TASKS {
         let (client, key, pool) = (clients[task % clients.len()].clone(), key.clone(), Arc::clone(&pool));
@@ -143,8 +149,5 @@ async fn never_above_the_number(cx: Context) -> Verdict {
     let worked = all_passed(tasks).await;
     // The verdict on the history shows the calls.
     cx.verdict(&[key], Expected::default())?;
-    worked?;
-    let most = pool.most.load(Ordering::SeqCst);
-    ensure!(most == NUMBER, "with {TASKS} tasks at most {most} of {NUMBER} permits were held at once");
-    Ok(())
+    worked
 }

@@ -1,9 +1,6 @@
 //! All members are stopped for a while, and continued: what they have received meanwhile locks
 //! nothing for callers that have left (R31), and callers find them again soon.
 
-#[path = "frozen/mod.rs"]
-mod frozen;
-
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::time::Duration;
@@ -14,9 +11,11 @@ use distlock_conformance_mongo::{MongoServer, Topology};
 use distlock_mongo::mongodb::bson::{Document, doc};
 use distlock_mongo::mongodb::{Client, Collection, options::ClientOptions};
 use distlock_mongo::{DocumentLocks, MongoOnce, MongoProvider};
-use frozen::Frozen;
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
+
+use crate::Trials;
+use crate::frozen::Frozen;
 
 /// Longer than everything else.
 const LONG: Duration = Duration::from_secs(120);
@@ -31,6 +30,15 @@ const SOON: Duration = Duration::from_secs(3);
 /// After this time the callers leave.
 const CALLER: Duration = Duration::from_millis(300);
 const MEMBERS: &str = "DISTLOCK_FREEZE_MEMBERS";
+
+pub(crate) fn add(trials: &mut Trials) {
+    trials.add("r31_keys_are_free_soon_after_a_freeze", r31_keys_are_free_soon_after_a_freeze());
+    trials.add(
+        "the_first_acquire_after_a_freeze_does_not_wait_for_the_drivers_next_check",
+        the_first_acquire_after_a_freeze_does_not_wait_for_the_drivers_next_check(),
+    );
+    trials.add_alone("r31_a_machine_that_was_suspended_goes_on", r31_a_machine_that_was_suspended_goes_on());
+}
 
 fn freezes() -> (Vec<(u64, u64)>, Option<Duration>) {
     let Ok(given) = std::env::var("DISTLOCK_FREEZES") else { return (vec![FREEZE], Some(REQUEST)) };
@@ -81,7 +89,6 @@ impl Process {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r31_keys_are_free_soon_after_a_freeze() {
     let members = std::env::var(MEMBERS).map_or(1, |members| members.parse().expect("a number"));
     let server = MongoServer::start_local(Topology::ReplicaSet, members).await.unwrap();
@@ -186,7 +193,6 @@ async fn written_by_hand(documents: Collection<Document>, thaw: Instant) -> Dura
 }
 
 /// A server that the driver has found dead, and that lives again.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_first_acquire_after_a_freeze_does_not_wait_for_the_drivers_next_check() {
     // The driver gives up a check after this time, and waits for ten seconds before the next one.
     const CHECK: Duration = Duration::from_millis(500);
@@ -218,7 +224,6 @@ async fn the_first_acquire_after_a_freeze_does_not_wait_for_the_drivers_next_che
 }
 
 /// The machine of a process sleeps, and its clock with it, for longer than a request may take.
-#[tokio::test]
 async fn r31_a_machine_that_was_suspended_goes_on() {
     const REQUEST: Duration = Duration::from_secs(2);
     let server = MongoServer::start_local(Topology::ReplicaSet, 1).await.unwrap();

@@ -1,9 +1,6 @@
 //! The primary of three members steps down, or is killed, while work that is done once is
 //! completed, and in the middle of fenced transactions.
 
-#[path = "pair/mod.rs"]
-mod pair;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -13,18 +10,38 @@ use distlock_api::{FencingToken, RenewalPolicy};
 use distlock_conformance::{Arena, Fault};
 use distlock_conformance_mongo::ClusterArena;
 use distlock_mongo::mongodb::Client;
-use distlock_mongo::mongodb::bson::doc;
 use distlock_mongo::{Fenced, MongoOnce, TransactionError};
-use pair::Pair;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
+
+use crate::Trials;
+use crate::pair::Pair;
 
 /// The faults, by the names that the arena gives them.
 const FAULTS: [&str; 2] = ["step-down", "kill-primary"];
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Far longer than an election.
 const LONG: Duration = Duration::from_secs(90);
+
+pub(crate) fn add(trials: &mut Trials) {
+    trials.add(
+        "o8_completions_during_a_fail_over_have_one_outcome",
+        o8_completions_during_a_fail_over_have_one_outcome(),
+    );
+    trials.add(
+        "o4_a_crash_before_a_fail_over_reopens_after_the_ttl",
+        o4_a_crash_before_a_fail_over_reopens_after_the_ttl(),
+    );
+    trials.add(
+        "transactions_that_a_fail_over_interrupts_are_run_again_or_fenced_off",
+        transactions_that_a_fail_over_interrupts_are_run_again_or_fenced_off(),
+    );
+    trials.add(
+        "transactions_during_a_fail_over_tell_their_outcome",
+        transactions_during_a_fail_over_tell_their_outcome(),
+    );
+}
 
 /// Three members, and what takes the primary away.
 struct Set {
@@ -102,7 +119,6 @@ async fn remembered(once: &MongoOnce, key: &str) -> Result<Vec<u8>, OnceGuard> {
 
 /// Completions before, during and after the fault. Half of the leases are shorter than an election,
 /// so that their holders lose them meanwhile.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn o8_completions_during_a_fail_over_have_one_outcome() {
     const KEYS: u32 = 48;
     const SPREAD: Duration = Duration::from_millis(20);
@@ -176,7 +192,6 @@ async fn o8_completions_during_a_fail_over_have_one_outcome() {
 }
 
 /// The holder dies, and then the primary.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn o4_a_crash_before_a_fail_over_reopens_after_the_ttl() {
     const TTL: Duration = Duration::from_secs(4);
     let set = Set::start().await;
@@ -253,7 +268,6 @@ impl Halfway {
 }
 
 /// The transaction ends with its primary, and the whole closure is run again.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transactions_that_a_fail_over_interrupts_are_run_again_or_fenced_off() {
     let set = Set::start().await;
     let client = set.client().await;
@@ -279,7 +293,6 @@ async fn transactions_that_a_fail_over_interrupts_are_run_again_or_fenced_off() 
 }
 
 /// One transaction after the other, by one holder, over the fault. Each says what has become of it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transactions_during_a_fail_over_tell_their_outcome() {
     let set = Set::start().await;
     let client = set.client().await;

@@ -1,8 +1,5 @@
 //! A primary that is stopped, and replaced by another member while calls to it are under way (C13).
 
-#[path = "frozen/mod.rs"]
-mod frozen;
-
 use std::time::Duration;
 
 use distlock_api::{LockProvider, LockProviderExt};
@@ -10,16 +7,22 @@ use distlock_conformance_mongo::{MongoServer, Topology};
 use distlock_mongo::MongoProvider;
 use distlock_mongo::mongodb::bson::doc;
 use distlock_mongo::mongodb::{Client, bson::Document, options::ClientOptions};
-use frozen::Frozen;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+
+use crate::Trials;
+use crate::frozen::Frozen;
 
 /// Far longer than an election and the writes after it, which may take 2 s each. Far shorter than
 /// the limit of a call, which would otherwise end the calls to the frozen member.
 const BOUND: Duration = Duration::from_secs(120);
 const LIMIT: Duration = Duration::from_secs(600);
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+pub(crate) fn add(trials: &mut Trials) {
+    let name = "c13_calls_to_a_frozen_primary_end_when_it_has_been_replaced";
+    trials.add(name, c13_calls_to_a_frozen_primary_end_when_it_has_been_replaced());
+}
+
 async fn c13_calls_to_a_frozen_primary_end_when_it_has_been_replaced() {
     let server = MongoServer::start_local(Topology::ReplicaSet, 3).await.unwrap();
     let mut options = ClientOptions::parse(server.uri()).await.unwrap();

@@ -5,12 +5,8 @@
 //! The servers are local processes in any case: those of the other sources have no access control,
 //! no TLS, and one member.
 
-mod guide;
-mod role;
-
 use std::error::Error;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,11 +21,11 @@ use distlock_mongo::mongodb::options::{ClientOptions, Credential};
 use distlock_mongo::mongodb::{Client, Database};
 use distlock_mongo::{DocumentLocks, MongoOnce, MongoProvider};
 use futures_util::TryStreamExt;
-use libtest_mimic::{Arguments, Failed, Trial};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
-use tokio::runtime::Runtime;
 use tokio::sync::OnceCell;
 use tokio::time::{sleep, timeout};
+
+use crate::{SharedServer, Trials, guide, role};
 
 const COLLECTION: &str = "locks";
 const OWNER: &str = "the owner";
@@ -39,65 +35,32 @@ const WAIT: Duration = Duration::from_secs(5);
 /// Many times the duration of any call here.
 const BOUND: Duration = Duration::from_secs(60);
 
-fn main() -> ExitCode {
-    let arguments = Arguments::from_args();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let runtime = Arc::new(runtime.expect("a runtime"));
-    let controlled = Controlled::default();
-    let trial = |name: &str, check: Check| trial(name, &runtime, controlled.clone(), check);
-    let mut trials: Vec<Trial> = ["find", "insert", "update"]
-        .map(|privilege| {
-            trial(
-                &format!("connect_and_the_first_lock_name_the_missing_{privilege}"),
-                Box::new(move |server| Box::pin(lacking(server, privilege))),
-            )
-        })
-        .into();
-    trials.extend(["find", "insert", "update"].map(|privilege| {
-        trial(
-            &format!("every_call_names_the_missing_{privilege}"),
-            Box::new(move |server| Box::pin(every_call(server, privilege))),
-        )
-    }));
-    trials.extend([
-        trial("connect_names_the_missing_createIndex", Box::new(|server| Box::pin(without_index(server)))),
-        trial("documents_name_the_missing_privilege", Box::new(|server| Box::pin(documents(server)))),
-        trial("C16_without_changeStream_locks_work", Box::new(|server| Box::pin(without_stream(server)))),
-        trial("missing_credentials_are_reported", Box::new(|server| Box::pin(anonymous(server)))),
-        trial("a_wrong_password_is_reported", Box::new(|server| Box::pin(wrong_password(server)))),
-        trial("a_secondary_is_refused", Box::new(|_| Box::pin(secondary()))),
-        trial("a_connection_string_suffices", Box::new(|server| Box::pin(connection_string(server)))),
-        trial("an_unknown_authority_is_reported", Box::new(|_| Box::pin(unknown_authority()))),
-        trial("servers_that_cannot_be_used_are_named", Box::new(|server| Box::pin(unusable_servers(server)))),
-        trial("one_cause_has_one_text", Box::new(|server| Box::pin(one_text(server)))),
-        trial("blocked_writes_are_retryable", Box::new(|_| Box::pin(blocked_writes()))),
-        trial("the_guide_names_the_tested_role", Box::new(|_| Box::pin(privileges_of_the_guide()))),
-        trial("a_capped_collection_is_refused_without_listCollections", Box::new(|server| Box::pin(capped(server)))),
-    ]);
-    let conclusion = libtest_mimic::run(&arguments, trials);
-    if let Some(server) = Arc::into_inner(controlled.0).and_then(OnceCell::into_inner) {
-        runtime.block_on(server.stop());
+pub(crate) fn add(trials: &mut Trials) -> SharedServer {
+    let server = Controlled::default();
+    for privilege in ["find", "insert", "update"] {
+        let name = format!("connect_and_the_first_lock_name_the_missing_{privilege}");
+        trials.add(name, lacking(server.clone(), privilege));
+        trials.add(format!("every_call_names_the_missing_{privilege}"), every_call(server.clone(), privilege));
     }
-    conclusion.exit_code()
+    trials.add("connect_names_the_missing_createIndex", without_index(server.clone()));
+    trials.add("documents_name_the_missing_privilege", documents(server.clone()));
+    trials.add("C16_without_changeStream_locks_work", without_stream(server.clone()));
+    trials.add("missing_credentials_are_reported", anonymous(server.clone()));
+    trials.add("a_wrong_password_is_reported", wrong_password(server.clone()));
+    trials.add("a_secondary_is_refused", secondary());
+    trials.add("a_connection_string_suffices", connection_string(server.clone()));
+    trials.add("an_unknown_authority_is_reported", unknown_authority());
+    trials.add("servers_that_cannot_be_used_are_named", unusable_servers(server.clone()));
+    trials.add("one_cause_has_one_text", one_text(server.clone()));
+    trials.add("blocked_writes_are_retryable", blocked_writes());
+    trials.add("the_guide_names_the_tested_role", privileges_of_the_guide());
+    trials.add("a_capped_collection_is_refused_without_listCollections", capped(server.clone()));
+    server.0
 }
 
-type Check = Box<dyn FnOnce(Controlled) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
-
-fn trial(name: &str, runtime: &Arc<Runtime>, server: Controlled, check: Check) -> Trial {
-    let runtime = runtime.clone();
-    Trial::test(name, move || {
-        let done = runtime.block_on(async { tokio::spawn(timeout(BOUND * 2, check(server))).await });
-        match done {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => Err(Failed::from("the check does not end")),
-            Err(panic) => Err(Failed::from(panic.to_string())),
-        }
-    })
-}
-
-/// The server with access control, started by the first check that needs it.
+/// The server with access control.
 #[derive(Clone, Default)]
-struct Controlled(Arc<OnceCell<MongoServer>>);
+struct Controlled(SharedServer);
 
 impl Controlled {
     /// Returns the options of an administrator.

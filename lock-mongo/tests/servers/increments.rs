@@ -7,10 +7,10 @@
 //! process was killed.
 //!
 //! There are 2,000 increments unless `DISTLOCK_INCREMENTS` is set: `DISTLOCK_INCREMENTS=10000 cargo
-//! test -p distlock-mongo --test increments`.
+//! test -p distlock-mongo --test servers increments`.
 
 use std::collections::BTreeMap;
-use std::process::{ExitCode, Stdio};
+use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -20,11 +20,12 @@ use distlock_mongo::mongodb::bson::{Document, doc};
 use distlock_mongo::mongodb::{Client, Collection};
 use distlock_mongo::{Change, CommitError, DocumentLocks};
 use futures_util::TryStreamExt;
-use libtest_mimic::{Arguments, Failed, Trial};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::task::{JoinHandle, JoinSet};
+
+use crate::Trials;
 
 const DOCUMENTS: i64 = 16;
 const PROCESSES: usize = 4;
@@ -46,30 +47,25 @@ struct Counter {
     token: i64,
 }
 
-fn main() -> ExitCode {
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
-    if let Ok(job) = std::env::var(CHILD) {
-        runtime.block_on(work(&job));
-        return ExitCode::SUCCESS;
-    }
-    let total = std::env::var(TOTAL).ok().and_then(|total| total.parse().ok()).unwrap_or(DEFAULT_TOTAL);
-    let bound = Duration::from_secs(60) + BOUND_OF_EACH * u32::try_from(total).expect("not that many");
-    let trial = Trial::test("documents::increments_by_processes_that_are_killed", move || {
-        runtime.block_on(async {
-            let server =
-                MongoServer::start(Topology::ReplicaSet).await.map_err(|error| Failed::from(error.to_string()))?;
-            let found = tokio::time::timeout(bound, supervise(server.uri(), total)).await;
-            server.stop().await;
-            found.map_err(|_| Failed::from(format!("not done within {bound:?}")))
-        })
+/// Returns the job of this process, if it is one of those that increment.
+pub(crate) fn job() -> Option<String> {
+    std::env::var(CHILD).ok()
+}
+
+pub(crate) fn add(trials: &mut Trials) {
+    trials.add("documents_increments_by_processes_that_are_killed", async {
+        let total = std::env::var(TOTAL).ok().and_then(|total| total.parse().ok()).unwrap_or(DEFAULT_TOTAL);
+        let bound = Duration::from_secs(60) + BOUND_OF_EACH * u32::try_from(total).expect("not that many");
+        let server = MongoServer::start(Topology::ReplicaSet).await.expect("a server");
+        let found = tokio::time::timeout(bound, supervise(server.uri(), total)).await;
+        server.stop().await;
+        found.unwrap_or_else(|_| panic!("not done within {bound:?}"));
     });
-    libtest_mimic::run(&Arguments::from_args(), vec![trial]).exit_code()
 }
 
 // The process that increments.
 
-async fn work(job: &str) {
+pub(crate) async fn work(job: &str) {
     let mut words = job.split(' ');
     let mut word = || words.next().expect("four words").to_owned();
     let (uri, collection, name, quota) = (word(), word(), word(), word().parse().expect("a number"));

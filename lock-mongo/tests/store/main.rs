@@ -55,11 +55,14 @@ mod values;
 mod wire;
 mod world;
 
+use std::collections::HashSet;
 use std::future::Future;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
+use distlock_conformance::Level;
 use distlock_conformance_mongo::{MongoServer, Topology};
+use futures_util::future::try_join_all;
 use libtest_mimic::{Arguments, Failed, Trial};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{RwLock, Semaphore};
@@ -77,12 +80,11 @@ fn main() -> ExitCode {
     let runtime = Arc::new(Builder::new_multi_thread().enable_all().build().expect("a runtime"));
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let at_once = arguments.test_threads.unwrap_or(processors * CHECKS_PER_PROCESSOR).max(1);
-    let mut servers = Vec::new();
-    if !arguments.list {
-        for topology in TOPOLOGIES.into_iter().flat_map(|topology| [topology; 1 + DISTURBED]) {
-            servers.push(runtime.block_on(MongoServer::start(topology)).expect("a server"));
-        }
-    }
+    let mut needed = TOPOLOGIES.into_iter().filter(|_| !arguments.list).flat_map(|topology| [topology; 1 + DISTURBED]);
+    // The first fetches what is needed.
+    let mut servers =
+        Vec::from_iter(needed.next().map(|first| runtime.block_on(MongoServer::start(first)).expect("a server")));
+    servers.extend(runtime.block_on(try_join_all(needed.map(MongoServer::start))).expect("servers"));
     let (alone, others) = trials(&runtime, &servers, at_once);
     // A check that waits for its turn keeps no other one from running.
     arguments.test_threads.get_or_insert(at_once + alone.len());
@@ -102,15 +104,56 @@ struct Site {
     turns: Arc<RwLock<()>>,
 }
 
+/// Servers that a check may disturb, while it has them.
+#[derive(Clone)]
+struct Disturbed {
+    places: Arc<Semaphore>,
+    free: Arc<Mutex<Vec<Site>>>,
+}
+
+impl Disturbed {
+    fn new(sites: Vec<Site>) -> Self {
+        Self { places: Arc::new(Semaphore::new(sites.len())), free: Arc::new(Mutex::new(sites)) }
+    }
+
+    /// Takes one of them, in a place.
+    fn take(&self) -> Site {
+        self.free.lock().expect("not poisoned").pop().expect("one for each place")
+    }
+
+    fn give_back(&self, site: Site) {
+        self.free.lock().expect("not poisoned").push(site);
+    }
+}
+
+/// The names of the checks so far. Below the level standard each runs on the first topology that has
+/// it.
+#[derive(Default)]
+struct Names {
+    known: HashSet<String>,
+    left_out: usize,
+    level: Level,
+}
+
+impl Names {
+    /// Whether a check is left out.
+    fn leave_out(&mut self, name: &str) -> bool {
+        let is_left_out = !self.known.insert(name.to_owned()) && self.level < Level::Standard;
+        self.left_out += usize::from(is_left_out);
+        is_left_out
+    }
+}
+
 /// Collects the checks of one topology.
 struct Checks<'a> {
     runtime: &'a Arc<Runtime>,
     /// The server that most checks share.
     shared: Site,
-    /// Those that a check has alone, in turn; all the same one if the environment names it.
-    disturbed: Vec<Site>,
+    /// Those that a check has alone; the same one if the environment names it.
+    disturbed: Disturbed,
     /// How many checks share servers at once.
     places: Arc<Semaphore>,
+    names: &'a mut Names,
     trials_alone: Vec<Trial>,
     trials: Vec<Trial>,
 }
@@ -121,6 +164,9 @@ impl Checks<'_> {
     }
 
     fn add<F: Future<Output = ()> + Send + 'static>(&mut self, name: &str, check: fn(World) -> F) {
+        if self.names.leave_out(name) {
+            return;
+        }
         let (Site { world, turns }, places) = (self.shared.clone(), Arc::clone(&self.places));
         let trial = self.trial(name, async move || {
             let _place = places.acquire().await;
@@ -132,12 +178,18 @@ impl Checks<'_> {
 
     /// Adds a check that disturbs the server for others.
     fn add_alone<F: Future<Output = ()> + Send + 'static>(&mut self, name: &str, check: fn(World) -> F) {
-        // The next check gets the next one.
-        self.disturbed.rotate_left(1);
-        let Site { world, turns } = self.disturbed[0].clone();
+        if self.names.leave_out(name) {
+            return;
+        }
+        let disturbed = self.disturbed.clone();
         let trial = self.trial(name, async move || {
-            let _turn = turns.write().await;
-            run(check, world).await
+            let _place = disturbed.places.acquire().await;
+            let Site { world, turns } = disturbed.take();
+            let turn = turns.write().await;
+            let ended = run(check, world.clone()).await;
+            drop(turn);
+            disturbed.give_back(Site { world, turns });
+            ended
         });
         self.trials_alone.push(trial);
     }
@@ -159,13 +211,16 @@ async fn run<F: Future<Output = ()> + Send + 'static>(check: fn(World) -> F, wor
 fn trials(runtime: &Arc<Runtime>, servers: &[MongoServer], at_once: usize) -> (Vec<Trial>, Vec<Trial>) {
     let places = Arc::new(Semaphore::new(at_once));
     let (mut trials_alone, mut trials) = (Vec::new(), Vec::new());
+    let mut names = Names { level: Level::from_env().expect("a level"), ..Names::default() };
     for topology in TOPOLOGIES {
         let mut uris = servers.iter().filter(|server| server.topology() == topology).map(MongoServer::uri);
         let [one, others @ ..] = [(); 1 + DISTURBED].map(|()| uris.next().unwrap_or("mongodb://127.0.0.1:1"));
         let site = |uri| Site { world: runtime.block_on(World::new(uri, topology)), turns: Arc::default() };
         let shared = site(one);
-        let disturbed = others.map(|other| if one == other { shared.clone() } else { site(other) }).into();
-        let mut checks = Checks { runtime, shared, disturbed, places: Arc::clone(&places), trials_alone, trials };
+        let disturbed = if others.contains(&one) { vec![shared.clone()] } else { others.map(site).into() };
+        let disturbed = Disturbed::new(disturbed);
+        let places = Arc::clone(&places);
+        let mut checks = Checks { runtime, shared, disturbed, places, names: &mut names, trials_alone, trials };
         lease::add(&mut checks);
         renewal::add(&mut checks);
         tokens::add(&mut checks);
@@ -196,6 +251,10 @@ fn trials(runtime: &Arc<Runtime>, servers: &[MongoServer], at_once: usize) -> (V
         documents::add(&mut checks);
         once::add(&mut checks);
         (trials_alone, trials) = (checks.trials_alone, checks.trials);
+    }
+    if names.left_out > 0 {
+        let (number, variable) = (names.left_out, Level::VARIABLE);
+        eprintln!("distlock: left out: {number} checks on a second topology ({variable}=standard runs them)");
     }
     (trials_alone, trials)
 }

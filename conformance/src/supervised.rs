@@ -178,9 +178,12 @@ impl fmt::Debug for Supervised {
     }
 }
 
-/// Returns a free port of the loopback interface.
+/// Returns a free port of the loopback interface, below those that systems give to clients: with
+/// one of these, a connection of another test could take it before the server does.
 pub(crate) fn free_port() -> std::io::Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+    let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
+    let port = std::iter::repeat_with(|| fastrand::u16(10_000..30_000)).take(100).find(is_free);
+    port.ok_or_else(|| std::io::Error::new(std::io::ErrorKind::AddrInUse, "100 ports are in use"))
 }
 
 fn is_stopped(pid: u32) -> bool {

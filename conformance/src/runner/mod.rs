@@ -105,7 +105,10 @@ fn run_tests(fixtures: Vec<Box<dyn Fixture>>) -> Result<ExitCode, String> {
     // A check that waits for its turn keeps no other one from running.
     arguments.test_threads.get_or_insert(at_once + run.arenas());
     if !arguments.list {
-        eprintln!("distlock: conformance, level {}, seed {}{}", plan.level, plan.seed, run.left_out());
+        eprintln!("distlock: conformance, level {}, seed {}", plan.level, plan.seed);
+        if let Some(left_out) = run.left_out() {
+            eprintln!("distlock: {left_out}");
+        }
     }
     let conclusion = run.rounds(settings.rounds, &arguments, &runtime);
     runtime.block_on(futures_util::future::join_all(run.stages.iter().map(|stage| stage.stop())));
@@ -146,9 +149,9 @@ impl Run {
     }
 
     /// Returns what this level leaves out, and how to run it.
-    fn left_out(&self) -> String {
+    fn left_out(&self) -> Option<String> {
         if self.plan.level >= Level::Standard {
-            return String::new();
+            return None;
         }
         let standard = Plan { level: Level::Standard, ..self.plan };
         let left_out = |stage: &Arc<Stage>| {
@@ -156,7 +159,7 @@ impl Run {
             (left > 0).then(|| format!(", {left} checks of {}", stage.name()))
         };
         let checks: String = self.stages.iter().filter_map(left_out).collect();
-        format!("; left out: most rounds{checks} ({}={} runs them)", Level::VARIABLE, Level::Standard)
+        Some(format!("left out: most rounds{checks} ({}={} runs them)", Level::VARIABLE, Level::Standard))
     }
 
     /// Returns how many checks damage a deployment.

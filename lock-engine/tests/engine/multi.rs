@@ -168,7 +168,8 @@ async fn c15_a_try_of_several_overtakes_no_caller_that_waits() {
     let (provider, other) = (provider(&store), provider(&store));
     let held = other.acquire("b").await.unwrap();
     let waits = in_task(&provider, "b");
-    // The caller that waits polls, and has just done so: it does not know yet that the lock is free.
+    // The caller that waits polls, and has just done so: it does not know yet that the lock is
+    // free.
     while store.count(Operation::TryAcquire) < 3 {
         sleep(ms(1)).await;
     }

@@ -1,7 +1,7 @@
 //! The store on real servers: replica sets and standalones, all started by this binary.
 //!
-//! Every check has a collection of its own. Those that disturb a whole server share a few others, on
-//! each of which they run one after the other.
+//! Every check has a collection of its own. Those that disturb a whole server share a few others,
+//! on each of which they run one after the other.
 
 /// Adds a check under the name of its function, after the clause or rule that it tests. A check
 /// that disturbs its server for others runs `alone` there.
@@ -73,7 +73,7 @@ use world::World;
 /// checks wait for a clock most of the time.
 const CHECKS_PER_PROCESSOR: usize = 4;
 /// How many servers of a topology there are for checks that disturb them.
-const DISTURBED: usize = 4;
+const DISTURBED: usize = 6;
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
@@ -126,8 +126,8 @@ impl Disturbed {
     }
 }
 
-/// The names of the checks so far. Below the level standard each runs on the first topology that has
-/// it.
+/// The names of the checks so far. Below the level standard each runs on the first topology that
+/// has it.
 #[derive(Default)]
 struct Names {
     known: HashSet<String>,

@@ -431,9 +431,9 @@ async fn once_wait_of_slow_queries(world: World) {
     assert!(once.try_once("job").await.unwrap().is_busy());
     // The second wait must suffice for a query and an acquisition.
     for (skip, limit) in [(0, Duration::from_secs(1)), (1, Duration::from_secs(5))] {
-        slow_query(&world, &app, &collection, skip, 20_000).await;
+        slow_query(&world, &app, &collection, skip, 10_000).await;
         let wait = once.once("job").timeout(limit).into_future();
-        let answer = tokio::time::timeout(Duration::from_secs(15), wait).await;
+        let answer = tokio::time::timeout(Duration::from_secs(8), wait).await;
         heal(&world).await;
         match answer.expect("the wait ends") {
             // Nothing is known without the first query.

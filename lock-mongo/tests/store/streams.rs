@@ -175,7 +175,7 @@ async fn the_application_reads_while_no_write_is_answered(world: World) {
         "failCommands": ["update", "findAndModify", "aggregate"],
         "appName": &app,
         "blockConnection": true,
-        "blockTimeMS": 30_000,
+        "blockTimeMS": 9_000,
     };
     world.admin(doc! { "configureFailPoint": "failCommand", "mode": "alwaysOn", "data": data }).await;
     let acquiring = acquisitions(&provider, 40, Duration::from_secs(10));
@@ -220,7 +220,7 @@ async fn the_client_shuts_down_while_no_write_is_answered(world: World) {
     }
     let writes = ["update", "findAndModify", "aggregate", "commitTransaction", "abortTransaction"];
     let data = doc! {
-        "failCommands": writes.to_vec(), "appName": &app, "blockConnection": true, "blockTimeMS": 40_000,
+        "failCommands": writes.to_vec(), "appName": &app, "blockConnection": true, "blockTimeMS": 25_000,
     };
     world.admin(doc! { "configureFailPoint": "failCommand", "mode": "alwaysOn", "data": data }).await;
     let acquiring = acquisitions(&provider, 20, Duration::from_secs(3));
@@ -228,8 +228,8 @@ async fn the_client_shuts_down_while_no_write_is_answered(world: World) {
         assert!(acquiring.await.unwrap().is_err(), "no write is answered");
     }
     drop(guards);
-    let closed = tokio::time::timeout(Duration::from_secs(30), provider.close()).await.expect("close has a bound");
-    let shut_down = tokio::time::timeout(Duration::from_secs(15), client.shutdown()).await;
+    let closed = tokio::time::timeout(Duration::from_secs(20), provider.close()).await.expect("close has a bound");
+    let shut_down = tokio::time::timeout(Duration::from_secs(10), client.shutdown()).await;
     world.admin(doc! { "configureFailPoint": "failCommand", "mode": "off" }).await;
     assert!(shut_down.is_ok(), "the client does not shut down after close: {closed:?}");
 }

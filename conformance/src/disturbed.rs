@@ -22,6 +22,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::controls::{Controls, Operation, Pushes, SeenRenewal};
 use crate::failure::FixtureError;
+use crate::slowness::{SlowClient, Slowness};
 
 /// A [`LeaseStore`] between the engine and the store under test. It forwards every call, and makes
 /// the faults that [`Controls`] describes. [`Controls::purge`] works only after
@@ -44,6 +45,7 @@ use crate::failure::FixtureError;
 pub struct DisturbedStore {
     shared: Arc<Shared>,
     purge: Option<Arc<Purge>>,
+    slow: Option<Arc<SlowClient>>,
 }
 
 type Purge = dyn Fn(LockKey) -> BoxFuture<'static, Result<(), FixtureError>> + Send + Sync;
@@ -94,7 +96,28 @@ impl DisturbedStore {
             ended: Notify::new(),
             renewals: Mutex::default(),
         };
-        Self { shared: Arc::new(shared), purge: None }
+        Self { shared: Arc::new(shared), purge: None, slow: None }
+    }
+
+    /// Makes the store slow for this client, requests of its administration included. A suite in
+    /// which it then fails accuses a correct store, or the profile's
+    /// [ttl](crate::Profile::ttl) is too short.
+    #[must_use]
+    pub fn slowed(mut self, slowness: Slowness) -> Self {
+        self.slow = Some(Arc::new(SlowClient::new(slowness, Arc::clone(&self.shared.store))));
+        self
+    }
+
+    /// Has the store carry a request out. `None` if that has taken longer than the timeout.
+    async fn carried_out<T>(&self, timeout: Duration, request: impl Future<Output = T>) -> Option<T> {
+        match &self.slow {
+            Some(slow) => slow.request(timeout, request).await,
+            None => Some(request.await),
+        }
+    }
+
+    fn too_slow() -> LockError {
+        LockError::timeout(Phase::Request, "the store is slow, and has not answered in time").outcome_unknown()
     }
 
     /// Sets how to [purge](Controls::purge) a record: do at once what the store does to the record
@@ -167,7 +190,7 @@ impl DisturbedStore {
         }
         let mut ended = pin!(self.shared.ended.notified());
         ended.as_mut().enable();
-        let reply = call.await;
+        let reply = self.carried_out(timeout, call).await.unwrap_or_else(|| lost(Self::too_slow()));
         drop(under_way);
         if self.is_cut_off() {
             return lost(Self::unreachable_after(timeout).await);
@@ -254,7 +277,8 @@ impl LeaseStore for DisturbedStore {
     }
 
     fn ensure_connected(&self, limit: Duration) -> Option<Connecting<'_>> {
-        self.shared.store.ensure_connected(limit)
+        let slow = self.slow.as_ref().and_then(|slow| slow.ensure_connected(limit));
+        slow.or_else(|| self.shared.store.ensure_connected(limit))
     }
 
     fn lanes(&self) -> Option<Lanes> {
@@ -345,7 +369,8 @@ impl LeaseStore for DisturbedStore {
         if *pushes.borrow_and_update() == Some(Pushes::Refused) {
             return Err(refused());
         }
-        let events = self.shared.store.subscribe(watch).await?;
+        let opening = self.shared.store.subscribe(watch);
+        let events = self.carried_out(LAST_REQUESTS, opening).await.unwrap_or_else(|| Err(Self::too_slow()))?;
         let (sender, receiver) = mpsc::unbounded_channel();
         tokio::spawn(forward(events, pushes, cut_off, sender));
         let arrived = futures_util::stream::unfold(receiver, |mut receiver| async {
@@ -359,7 +384,8 @@ impl LeaseStore for DisturbedStore {
     }
 
     fn admin(&self) -> Option<&dyn LockAdmin> {
-        self.shared.store.admin()
+        let admin = self.shared.store.admin()?;
+        Some(self.slow.as_ref().map_or(admin, |slow| &**slow))
     }
 
     async fn close(&self) -> Result<()> {

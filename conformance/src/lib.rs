@@ -69,11 +69,13 @@
 //! The suite times some operations of the backend before the first check. On a slow store or a busy
 //! machine the checks use longer leases, and `profile::fast_enough` fails if the backend is too
 //! slow to be judged. The suite also measures the pauses of its own tasks all the time, and
-//! lengthens the leases accordingly.
+//! lengthens the leases accordingly. If a renewed lease is lost all the same, and a request of the
+//! check was too slow for it, the check runs again with a longer one, and says so.
 //!
 //! The suite itself is tested with backends that are broken on purpose. `BROKEN.md` in this crate
 //! lists which check of which clause finds which defect, with the message. A [`Failure`] has a
 //! [kind](FailureKind), so that a crash or an unexpected error is not mistaken for a verdict.
+//! Conversely, stores that are [slow](Slowness) and keep every promise must pass.
 //!
 //! # Features
 //! * `containers`: `container::Service`, any service in a container for fixtures, with pauses,
@@ -115,6 +117,7 @@ pub mod proxy;
 mod recorder;
 mod report;
 mod runner;
+mod slowness;
 mod stage;
 mod supervised;
 mod torture;
@@ -142,6 +145,7 @@ pub use level::Level;
 pub use need::Need;
 pub use profile::Profile;
 pub use runner::{Outcome, ProbeError, Report, examine, probe, run, run_child, run_id, run_one};
+pub use slowness::Slowness;
 pub use supervised::Supervised;
 
 /// For the images of a [`container::Service`].

@@ -1,4 +1,12 @@
 //! Both backends of this crate keep the contract, and one of them does so behind a wrapper.
+//!
+//! They also do so where the store is [slow](Slowness) in a way that breaks no promise. A run has
+//! one of these ways, at random. `DISTLOCK_MEMORY_SLOW` names others: `all`, or some, separated by
+//! commas. So this is twenty runs of all of them:
+//!
+//! ```sh
+//! DISTLOCK_MEMORY_SLOW=all cargo test -p distlock-memory --test conformance -- --rounds 20 memory-slow
+//! ```
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -6,12 +14,28 @@ use std::time::Duration;
 
 use distlock_api::once::OnceProvider;
 use distlock_api::{Capabilities, LockProvider, Namespaced};
-use distlock_conformance::{Client, DisturbedStore, Fixture, FixtureError, Profile, async_trait, run};
-use distlock_engine::{LeaseStore, QueueOptions};
+use distlock_conformance::{Client, DisturbedStore, Fixture, FixtureError, Profile, Slowness, async_trait, run};
+use distlock_engine::{LeaseProvider, LeaseStore, QueueOptions};
 use distlock_memory::{MemoryOnce, MemoryProvider, MemoryStore};
 
 fn main() -> ExitCode {
-    run([Box::new(Direct) as Box<dyn Fixture>, Box::new(Engine::default()), Box::new(Wrapped)])
+    let fast: [Box<dyn Fixture>; 3] = [Box::new(Direct), Box::new(Engine::default()), Box::new(Wrapped)];
+    let slow = slow().into_iter().map(|engine| Box::new(engine) as Box<dyn Fixture>);
+    run(fast.into_iter().chain(slow))
+}
+
+/// The stores that are slow: one at random, whose name is the same in each run, or those that are
+/// named.
+fn slow() -> Vec<Engine> {
+    let engine = |slowness, name| Engine { slowness: Some(slowness), name, ..Engine::default() };
+    let Ok(named) = std::env::var("DISTLOCK_MEMORY_SLOW") else {
+        let any = fastrand::choice(Slowness::ALL).expect("there are some");
+        return vec![engine(any, "memory-slow".to_owned())];
+    };
+    let is_named = |slowness: &Slowness| named.split(',').any(|name| name == "all" || name == slowness.as_str());
+    let named: Vec<_> = Slowness::ALL.into_iter().filter(is_named).collect();
+    assert!(!named.is_empty(), "DISTLOCK_MEMORY_SLOW names none of {:?}", Slowness::ALL.map(Slowness::as_str));
+    named.into_iter().map(|slowness| engine(slowness, format!("memory-slow-{slowness}"))).collect()
 }
 
 /// [`MemoryProvider`]: locks of tasks and threads, without leases.
@@ -55,16 +79,34 @@ impl Fixture for Direct {
 }
 
 /// The lease engine over a [`MemoryStore`]; each client is an engine of its own.
-#[derive(Default)]
 struct Engine {
+    name: String,
     /// The store of the checks below the engine.
     bare: MemoryStore,
+    slowness: Option<Slowness>,
+}
+
+impl Default for Engine {
+    fn default() -> Self {
+        Self { name: "memory-engine".to_owned(), bare: MemoryStore::new(), slowness: None }
+    }
+}
+
+impl Engine {
+    /// Connects another client to a store.
+    fn connect(&self, store: &MemoryStore) -> DisturbedStore {
+        let client = DisturbedStore::new(Arc::new(store.clone()));
+        match self.slowness {
+            Some(slowness) => client.slowed(slowness),
+            None => client,
+        }
+    }
 }
 
 #[async_trait]
 impl Fixture for Engine {
     fn name(&self) -> &str {
-        "memory-engine"
+        &self.name
     }
 
     fn profile(&self) -> Profile {
@@ -77,11 +119,20 @@ impl Fixture for Engine {
         promised.permits = true;
         // Refused: what needs other processes.
         let profile = Profile::new(promised).once().admin().owners().lock_events().purge().disturbed().store();
-        profile.expected_refusals(10)
+        // Many times what a request takes: a lease outlives the longest stall of a slow store.
+        let ttl = Duration::from_secs(if self.slowness == Some(Slowness::Stalls) { 6 } else { 3 });
+        profile.ttl(ttl).expected_refusals(10)
+    }
+
+    async fn start(&self) -> Result<(), FixtureError> {
+        if let Some(slowness) = self.slowness {
+            eprintln!("distlock: {}: {slowness:?}", self.name);
+        }
+        Ok(())
     }
 
     async fn store(&self) -> Result<Arc<dyn LeaseStore>, FixtureError> {
-        Ok(Arc::new(self.bare.clone()))
+        Ok(Arc::new(self.connect(&self.bare)))
     }
 
     async fn clients(&self, count: usize) -> Result<Vec<Client>, FixtureError> {
@@ -91,7 +142,7 @@ impl Fixture for Engine {
         let queue = QueueOptions::new().claim(Duration::from_secs(3));
         let client = || {
             let memory = store.clone();
-            let disturbed = DisturbedStore::new(Arc::new(store.clone())).with_purge(move |key| {
+            let disturbed = self.connect(&store).with_purge(move |key| {
                 let purged = memory.purge(&key);
                 async move { if purged { Ok(()) } else { Err(format!("there is no record of {key:?}").into()) } }
             });
@@ -102,8 +153,9 @@ impl Fixture for Engine {
 
     async fn once_clients(&self, count: usize) -> Result<Vec<Arc<dyn OnceProvider>>, FixtureError> {
         let store = MemoryStore::new();
-        let once = MemoryOnce::with_locks(store.provider());
-        Ok((0..count).map(|_| Arc::new(once.twin(store.provider())) as Arc<dyn OnceProvider>).collect())
+        let provider = || LeaseProvider::new(Arc::new(self.connect(&store)));
+        let once = MemoryOnce::with_locks(provider());
+        Ok((0..count).map(|_| Arc::new(once.twin(provider())) as Arc<dyn OnceProvider>).collect())
     }
 }
 

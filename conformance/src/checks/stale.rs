@@ -150,14 +150,15 @@ async fn released_means_free(cx: Context) -> Verdict {
 async fn already_lost_by_expiry(cx: Context) -> Verdict {
     let [client] = cx.clients().await?;
     let (key, ttl) = (cx.key(), cx.short());
-    let started = Instant::now();
     let guard = client.take(&key, unrenewed(ttl)).await?;
+    // Its lease began before, however slow the store is.
+    let granted = Instant::now();
     within(LIVENESS, "lost() of a lease that is not renewed", guard.lost()).await?;
-    tokio::time::sleep_until(started + ttl + GRAIN).await;
+    tokio::time::sleep_until(granted + ttl + GRAIN).await;
     let outcome = guard.release().await?;
     ensure!(outcome == ReleaseOutcome::AlreadyLost, "the release of an expired lease returned {outcome:?}");
     let again = client.attempt(&key, renewed(LONG)).await?;
-    ensure!(again.is_some() || started.elapsed() < ttl * 2, "an expired and released lock is busy");
+    ensure!(again.is_some(), "an expired and released lock is busy");
     Ok(())
 }
 

@@ -328,10 +328,12 @@ impl BareStore {
     /// Opens a stream of its events from now on.
     #[track_caller]
     pub(crate) fn watch(&self) -> impl Future<Output = Result<EventStream, Failure>> {
-        located_at_caller(async move {
-            let watch = Watch::provider(self.provider);
-            Ok(within(LIVENESS, "the stream of events to open", self.store.subscribe(&watch)).await??)
-        })
+        located_at_caller(async move { Ok(within(LIVENESS, "the stream of events to open", self.subscribe()).await??) })
+    }
+
+    /// Makes one request for such a stream.
+    pub(crate) async fn subscribe(&self) -> distlock_api::Result<EventStream> {
+        self.store.subscribe(&Watch::provider(self.provider)).await
     }
 }
 

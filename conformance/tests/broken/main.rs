@@ -237,6 +237,7 @@ const SOUND: &[(&str, Broken)] = &[
     ("nothing_is_caught_in_a_sound_store_below_the_engine", Broken::Bare(Bare::Sound)),
     ("nothing_is_caught_in_a_slow_store_below_the_engine", Broken::Bare(Bare::Slow)),
     ("nothing_is_caught_at_a_sound_server", Broken::Server(Server::Sound)),
+    ("nothing_is_caught_at_a_slow_server", Broken::Server(Server::Slow)),
     ("nothing_is_caught_in_a_sound_store_of_all_modes", Broken::Modes(Modes::Sound)),
     ("nothing_is_caught_where_outcomes_are_remembered", Broken::Once(Once::Sound)),
 ];

@@ -3,13 +3,14 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::future::Future;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use distlock_api::{
     AcquisitionId, ErrorKind, FencingToken, LockError, LockKey, Phase, ReleaseOutcome, Result, async_trait,
 };
-use distlock_conformance::{Arena, Client, Fault, Fixture, FixtureError, Hook, Profile};
+use distlock_conformance::{Arena, Client, DisturbedStore, Fault, Fixture, FixtureError, Hook, Profile, Slowness};
 use distlock_engine::LeaseStore;
 use distlock_engine::store::{
     Attempt, Claim, EventStream, Release, Renewal, RenewalSubject, Reply, Standing, StoreCapabilities, Watch,
@@ -25,6 +26,9 @@ use crate::promised;
 pub(crate) enum Server {
     /// Nothing is broken.
     Sound,
+    /// Nothing is broken; a client opens connections slowly, and one that was cut is noticed by the
+    /// next request, whose outcome is then unknown.
+    Slow,
     /// A request waits for its answer without a limit.
     WaitsForEver,
     /// A request waits for its answer with a timeout of the author, not the caller's.
@@ -128,9 +132,9 @@ impl Sim {
     }
 }
 
-/// One client's connection.
+/// One client's connection, and how many cuts it has noticed.
 #[derive(Clone)]
-struct Connection(Arc<Sim>);
+struct Connection(Arc<Sim>, Arc<AtomicU32>);
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -167,6 +171,10 @@ impl Connection {
             Server::HasItsOwnTimeout => OWN_TIMEOUT,
             _ => bound,
         };
+        let was_cut = self.1.swap(cuts, Ordering::SeqCst) != cuts;
+        if was_cut && self.0.broken == Server::Slow {
+            return Err(LockError::new(ErrorKind::Unavailable, "connection reset").outcome_unknown());
+        }
         let lost = LockError::timeout(Phase::Request, "no answer");
         let lost = match self.0.broken {
             Server::ReportsNothingHappened => lost,
@@ -364,7 +372,12 @@ impl Fixture for Servers {
     }
 
     async fn store_at(&self, _: &str) -> Result<Arc<dyn LeaseStore>, FixtureError> {
-        Ok(Arc::new(Connection(Arc::clone(&self.0))))
+        let noticed = AtomicU32::new(self.0.state.borrow().cuts);
+        let connection = Arc::new(Connection(Arc::clone(&self.0), Arc::new(noticed)));
+        match self.0.broken {
+            Server::Slow => Ok(Arc::new(DisturbedStore::new(connection).slowed(Slowness::Pool))),
+            _ => Ok(connection),
+        }
     }
 
     async fn arena(&self) -> Result<Box<dyn Arena>, FixtureError> {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use distlock_api::{Disposition, LockError, LockKey};
-use distlock_engine::store::{Claim, Grant, Release, Renewal, Reply, Standing, StoreEvent, Ticket};
+use distlock_engine::store::{Claim, EventStream, Grant, Release, Renewal, Reply, Standing, StoreEvent, Ticket};
 use futures_util::TryStreamExt;
 use futures_util::future::try_join_all;
 use tokio::time::{Instant, sleep};
@@ -154,6 +154,46 @@ fn recovered(store: &BareStore, key: &LockKey) -> impl Future<Output = Verdict> 
         })
         .await
     })
+}
+
+/// Makes a request again until it is answered. After a fault, one on a connection that broke may
+/// truly have an unknown outcome, of each client.
+#[track_caller]
+fn answered<T>(
+    what: &str,
+    request: impl AsyncFn() -> Result<distlock_api::Result<T>, Failure>,
+) -> impl Future<Output = Result<T, Failure>> {
+    located_at_caller(async move {
+        within(LIVENESS, &format!("{what} to be answered after the fault"), async {
+            loop {
+                match request().await? {
+                    Ok(answer) => return Ok(answer),
+                    Err(error) => {
+                        reported(&error, true)?;
+                    }
+                }
+                sleep(GRAIN * 5).await;
+            }
+        })
+        .await?
+    })
+}
+
+/// Releases a lease after a fault.
+#[track_caller]
+fn given_back(store: &BareStore, claim: &Claim) -> impl Future<Output = Verdict> {
+    located_at_caller(async move {
+        let release = Release::new(claim.clone());
+        let outcome = answered("a release", async || Ok(store.inner().release(&release).await)).await?;
+        ensure!(outcome.is_released(), "after the fault the release of a held lease returned {outcome:?}");
+        Ok(())
+    })
+}
+
+/// Opens a stream of events after a fault.
+#[track_caller]
+fn watched(store: &BareStore) -> impl Future<Output = Result<EventStream, Failure>> {
+    located_at_caller(async move { answered("the opening of a stream", async || Ok(store.subscribe().await)).await })
 }
 
 async fn store_ends_stalled_calls(cx: Context) -> Verdict {
@@ -436,7 +476,7 @@ async fn store_streams_survive_a_cut(cx: Context) -> Verdict {
     sleep(CUT).await;
     cut.end().await?;
     recovered(&a, &cx.key()).await?;
-    a.give_back(&holder).await?;
+    given_back(&a, &holder).await?;
     within(LIVENESS, "a stream whose connection was cut to report the cut, or the grant after it", async {
         loop {
             match events.try_next().await {
@@ -447,13 +487,17 @@ async fn store_streams_survive_a_cut(cx: Context) -> Verdict {
         }
     })
     .await?;
-    // The stream is opened again, and works.
+    // The stream is opened again, and works. This client was cut, too.
+    recovered(&b, &cx.key()).await?;
     let next = b.claim(&cx.key());
-    let mut events = b.watch().await?;
+    let mut events = watched(&b).await?;
     let holder = a.claim(next.key());
-    a.take(&holder, LEASE).await?;
-    b.queued(&next, ticket, 0).await?;
-    a.give_back(&holder).await?;
+    let (taking, queuing) = (a.attempt(&holder, LEASE), b.attempt(&next, LEASE).with_ticket(ticket));
+    let taken = answered("an attempt", async || a.ask(&taking).await).await?;
+    ensure!(matches!(taken, Reply::Granted(_)), "the key is free, and the attempt was answered {taken:?}");
+    let queued = answered("an attempt", async || b.ask(&queuing).await).await?;
+    ensure!(matches!(queued, Reply::Busy(_)), "another claim holds the key, and the attempt was answered {queued:?}");
+    given_back(&a, &holder).await?;
     let granted = |event| matches!(event, StoreEvent::Granted { id, .. } if id == *next.id()).then_some(());
     crate::bare::event(&mut events, "the event of a grant on the stream that was opened after a cut", granted).await
 }

@@ -50,10 +50,11 @@ pub enum What {
         /// How the hold ended.
         end: End,
     },
-    /// A single attempt was answered: another acquisition holds the lock, or waits for it.
+    /// A single attempt was answered: another acquisition holds the lock, or waits for it, or the
+    /// client has no answer yet to a release of its own.
     Busy,
-    /// A [batched](distlock_api::AcquireOptions::batched) attempt was answered: another acquisition
-    /// holds the lock, or another caller of the client wants it.
+    /// A [batched](distlock_api::AcquireOptions::batched) attempt was answered as by `Busy`, or
+    /// another caller of the client wants the lock.
     GaveWay,
     /// No grant: too late, given up, or failed. The store may have granted the lock, and taken it
     /// back, at any time after the request.
@@ -118,12 +119,38 @@ impl Call {
     }
 
     /// Whether it says that another acquisition holds the lock. `calls` are all of the key.
+    ///
+    /// As long as a client has no answer to a release of its own, the lock may be held for all that
+    /// it knows. If the answer is slow, others may have had the lock meanwhile.
     pub(crate) fn says_held(&self, calls: &[&Self]) -> bool {
         match self.what {
-            What::Busy => true,
-            What::GaveWay => !calls.iter().any(|other| self.may_give_way_to(other)),
+            What::Busy => !self.may_be_before_its_release(calls),
+            What::GaveWay => {
+                !self.may_be_before_its_release(calls) && !calls.iter().any(|other| self.may_give_way_to(other))
+            }
             _ => false,
         }
+    }
+
+    /// Whether a release of the same client had begun, and its answer may not have come. The next
+    /// grant of the client shows that it no longer waits for that.
+    fn may_be_before_its_release(&self, calls: &[&Self]) -> bool {
+        let of_client = || calls.iter().filter(|other| other.client == self.client);
+        let is_before = |moment: Duration| self.answered.is_none_or(|answered| moment <= answered);
+        let was_granted_since = |token: u64| {
+            let mut grants = of_client().filter_map(|other| match other.what {
+                What::Granted { token, .. } => Some((token, other.answered?)),
+                _ => None,
+            });
+            grants.any(|(later, answered)| later > token && answered < self.asked)
+        };
+        of_client().any(|other| match &other.what {
+            What::Granted { end: End::Released { asked, answered }, .. } => {
+                is_before(*asked) && *answered >= self.asked
+            }
+            What::Granted { token, until, end: End::Unknown } => is_before(*until) && !was_granted_since(*token),
+            _ => false,
+        })
     }
 
     /// Whether the other is an acquisition of the same client that was pending at the same time.

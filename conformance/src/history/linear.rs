@@ -21,10 +21,14 @@ use super::violation::Violation;
 /// A history that takes more steps is undecided.
 pub(super) const STEPS: usize = 200_000;
 
+/// The time in which a waiter must claim the lock that it was handed, by default.
+const CLAIM: Duration = Duration::from_secs(1);
+
 /// Whether the store's answers can have been lost, or have left open what happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answers {
-    /// An acquisition holds the lock once.
+    /// An acquisition holds the lock once. Only one that takes as long as a claim window may have
+    /// been handed the lock before, and have missed it.
     Known,
     /// A call that waits may go on under another claim while its first one holds the lock, and is
     /// withdrawn. So it may hold the lock several times before its answer.
@@ -307,7 +311,7 @@ fn steps<'a>(calls: &[&'a Call], answers: Answers) -> Vec<Step<'a>> {
                 step(Effect::PossibleGrant { call: number }, call.asked, None);
                 step(Effect::End { call: number }, call.asked, None);
             }
-            What::Busy | What::GaveWay if answers == Answers::Uncertain && may_be_held_before(call, calls) => {}
+            What::Busy | What::GaveWay if may_be_held_before(call, calls, answers) => {}
             What::Busy | What::GaveWay if call.says_held(calls) => {
                 let behind = may_be_behind(call, calls);
                 step(Effect::Busy { behind }, call.asked, Some(call.answered.unwrap_or(Duration::MAX)));
@@ -321,13 +325,15 @@ fn steps<'a>(calls: &[&'a Call], answers: Answers) -> Vec<Step<'a>> {
 
 /// Whether another call was pending that was granted the lock, or may have been, and may have held
 /// it before, in a mode that keeps this one back.
-fn may_be_held_before(call: &Call, calls: &[&Call]) -> bool {
+fn may_be_held_before(call: &Call, calls: &[&Call], answers: Answers) -> bool {
+    let least = if answers == Answers::Known { CLAIM } else { Duration::ZERO };
+    let is_long = |other: &&&Call| other.answered.is_none_or(|answered| answered.saturating_sub(other.asked) >= least);
     let is_pending = |other: &&&Call| {
         call.answered.is_none_or(|answered| other.asked <= answered)
             && other.answered.is_none_or(|answered| call.asked <= answered)
     };
     let may_hold = |other: &&&Call| matches!(other.what, What::Granted { .. } | What::NotGranted);
-    let mut others = calls.iter().filter(may_hold).filter(is_pending);
+    let mut others = calls.iter().filter(may_hold).filter(is_long).filter(is_pending);
     // Permits exclude others by their sum.
     let are_permits = |other: &Call| [call.mode, other.mode].map(kind) == [Kind::Permits; 2];
     others.any(|other| are_permits(other) || !fits(call.mode, [other.mode]))

@@ -19,6 +19,34 @@ fn tokens_can_exclude_a_possible_holder() {
     assert_eq!(kinds(&calls), ["not linearizable"]);
 }
 
+/// Its release was carried out at once, and answered when others had had the lock.
+#[test]
+fn a_client_is_busy_until_its_own_release_is_answered() {
+    let released = held(1, 1, [0, 1, 10, 60]);
+    let meanwhile = held(2, 2, [5, 20, 29, 30]);
+    assert!(kinds(&[released.clone(), meanwhile.clone(), busy(1, 40, 41)]).is_empty());
+    let gave_way = call(1, 40, 41, What::GaveWay);
+    assert!(kinds(&[released.clone(), meanwhile.clone(), gave_way.clone()]).is_empty());
+    // After the answer, or to another client, the lock was free.
+    for late in [busy(1, 61, 62), call(1, 61, 62, What::GaveWay), busy(3, 40, 41)] {
+        assert!(kinds(&[released.clone(), meanwhile.clone(), late]).contains(&"not linearizable"));
+    }
+    // A release in the background is answered at the latest when the client has the lock again.
+    let dropped = held_until(1, 1, [0, 1, 10], End::Unknown);
+    assert!(kinds(&[dropped.clone(), meanwhile.clone(), busy(1, 40, 41), gave_way]).is_empty());
+    let again = held(1, 3, [42, 43, 44, 45]);
+    assert_eq!(kinds(&[dropped, meanwhile, again, busy(1, 50, 51)]), ["not linearizable"]);
+}
+
+/// It was handed the lock, has noticed that too late, and has got it again.
+#[test]
+fn a_long_wait_may_have_missed_its_claim() {
+    let history =
+        |asked| [held(1, 2, [asked, 1200, 1210, 1211]), busy(2, 900, 901), held(3, 1, [1100, 1101, 1102, 1103])];
+    assert!(kinds(&history(100)).is_empty());
+    assert_eq!(kinds(&history(300)), ["not linearizable"]);
+}
+
 #[test]
 fn amid_faults_a_pending_call_may_have_held_the_lock_before() {
     let amid_faults = |calls: &[Call]| violations_amid_faults(calls, Expected::default());

@@ -111,7 +111,8 @@ fn random_call(rng: &mut fastrand::Rng, tokens: u64) -> Call {
         0..4 => held(1, token, times),
         4 => held_until(1, token, [a, b, c], [End::Lost, End::Unknown, End::Open][rng.usize(..3)].clone()),
         5 => not_granted(1, a, d),
-        _ => busy(1, a, b.max(c)),
+        // Of another client, which has no release of its own.
+        _ => busy(2, a, b.max(c)),
     }
 }
 

@@ -42,6 +42,12 @@ pub(crate) fn is_too_late(error: &LockError) -> bool {
     error.kind() == ErrorKind::Timeout || is_connecting
 }
 
+/// Whether the store was too slow for a call that is long enough for most: it can be repeated, or
+/// was not answered in time.
+pub(crate) fn is_too_slow(error: &LockError) -> bool {
+    error.is_retryable() || (error.kind() == ErrorKind::Timeout && error.is_outcome_unknown())
+}
+
 /// Runs each of these calls for another part of the time that they take, then pauses it, and then
 /// awaits it. Returns the answers.
 ///

@@ -5,7 +5,7 @@ use std::time::Duration;
 use distlock_api::{Acquired, ErrorKind, LeaseOptions, LockProviderExt, Loss, RenewalPolicy, Wait};
 use tokio::time::Instant;
 
-use crate::bounded::{LIVENESS, SOON, each_paused, within};
+use crate::bounded::{LIVENESS, SOON, each_paused, is_too_slow, within};
 use crate::check::checks;
 use crate::client::Client;
 use crate::context::Context;
@@ -134,9 +134,9 @@ async fn paused_calls_return_no_lost_guard(cx: Context) -> Verdict {
     for loss in one.await.into_iter().chain(all.await) {
         match loss {
             Ok(loss) => ensure!(loss.is_none(), "after a pause a guard is returned that is lost with {loss:?}"),
-            // Too slow for leases that are this short. Of several locks, one may be lost while the
-            // others are acquired.
-            Err(error) if error.is_retryable() || error.kind() == ErrorKind::Lost => {}
+            // Too slow for leases that are this short, or for as many calls. Of several locks, one
+            // may be lost while the others are acquired.
+            Err(error) if is_too_slow(&error) || error.kind() == ErrorKind::Lost => {}
             Err(error) => return Err(error.into()),
         }
     }

@@ -14,7 +14,7 @@ use distlock_api::{LockKey, RenewalPolicy};
 use futures_util::future::{join_all, try_join_all};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::bounded::{LIVENESS, SOON, each_paused, eventually, throughout, within};
+use crate::bounded::{LIVENESS, SOON, each_paused, eventually, is_too_slow, throughout, within};
 use crate::check::checks;
 use crate::context::Context;
 use crate::failure::{Failure, Verdict, ensure, located_at_caller};
@@ -202,8 +202,8 @@ async fn a_lost_run_is_not_begun(cx: Context) -> Verdict {
         let call = here.once(cx.key()).ttl(work.ttl).renewal(RenewalPolicy::Never).keep(DAY).timeout(LIVENESS);
         let guard = match call.await {
             Ok(answer) => begun(answer)?,
-            // Too slow for leases that are this short.
-            Err(error) if error.is_retryable() => return Ok(None),
+            // Too slow for leases that are this short, or for as many calls.
+            Err(error) if is_too_slow(&error) => return Ok(None),
             Err(error) => return Err(Failure::from(error)),
         };
         let loss = guard.loss();

@@ -180,6 +180,17 @@ impl Context {
         })
     }
 
+    /// Returns the slowest request of a check that ended at `end` and is finished, as far as it is
+    /// known how long requests took.
+    pub(crate) fn slowest(&self, end: Instant) -> Duration {
+        let clients = self.clients.lock().expect("not poisoned");
+        let renewals = clients.iter().filter_map(Client::controls).flat_map(Controls::renewals);
+        let took = |SeenRenewal { sent, answer, .. }: SeenRenewal| {
+            answer.map_or(end, |(at, _)| at).saturating_duration_since(sent)
+        };
+        renewals.map(took).max().unwrap_or_default().max(self.recorder.slowest())
+    }
+
     /// Adds the renewals of the clients' leases to the history.
     pub(crate) fn note_renewals(&self) {
         for client in &*self.clients.lock().expect("not poisoned") {
@@ -191,7 +202,7 @@ impl Context {
 
     /// Closes the clients in bounded time, and ignores their errors.
     pub(crate) async fn finish(&self) {
-        let clients = std::mem::take(&mut *self.clients.lock().expect("not poisoned"));
+        let clients = self.clients.lock().expect("not poisoned").clone();
         let closing = clients.iter().map(|client| client.close());
         let _ = tokio::time::timeout(CLOSING, futures_util::future::join_all(closing)).await;
         let clients = std::mem::take(&mut *self.once_clients.lock().expect("not poisoned"));

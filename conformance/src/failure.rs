@@ -13,6 +13,8 @@ pub struct Failure {
     message: String,
     location: &'static Location<'static>,
     calls: Vec<Call>,
+    /// Whether the promise holds only where the store answers in time.
+    needs_time: bool,
 }
 
 /// Whether a failure is a verdict on the promise, or prevented one.
@@ -58,13 +60,25 @@ impl Failure {
 
     #[track_caller]
     pub(crate) fn of(kind: FailureKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), location: Location::caller(), calls: Vec::new() }
+        Self { kind, message: message.into(), location: Location::caller(), calls: Vec::new(), needs_time: false }
     }
 
     /// Makes a failure from a task of the check that panicked or was cancelled.
     #[track_caller]
     pub(crate) fn of_task(what: &str, error: &tokio::task::JoinError) -> Self {
         Self::of(FailureKind::Panic, format!("{what} ended: {error}"))
+    }
+
+    /// Marks a failure that a correct store may cause if it answers too late for the lease of the
+    /// check, such as the loss of a lease that is renewed. If that was so, the check is repeated
+    /// with a longer one.
+    pub(crate) fn if_in_time(mut self) -> Self {
+        self.needs_time = true;
+        self
+    }
+
+    pub(crate) fn needs_time(&self) -> bool {
+        self.needs_time
     }
 
     /// Returns whether the failure is a verdict on the promise.
@@ -168,3 +182,14 @@ macro_rules! ensure {
     };
 }
 pub(crate) use ensure;
+
+/// As `ensure!`, for what a correct store keeps only if it [answers in
+/// time](Failure::if_in_time).
+macro_rules! ensure_in_time {
+    ($condition:expr, $($message:tt)+) => {
+        if !$condition {
+            return Err($crate::failure::Failure::new(format!($($message)+)).if_in_time());
+        }
+    };
+}
+pub(crate) use ensure_in_time;

@@ -73,6 +73,20 @@ pub(crate) struct Pace {
     slowest: Duration,
 }
 
+/// The slowest request of a check that failed because of it. Zero as long as there is none.
+#[derive(Debug, Default)]
+pub(crate) struct Slower(AtomicU64);
+
+impl Slower {
+    pub(crate) fn seen(&self, request: Duration) {
+        self.0.fetch_max(u64::try_from(request.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    fn get(&self) -> Duration {
+        Duration::from_micros(self.0.load(Ordering::Relaxed))
+    }
+}
+
 impl Pace {
     /// Returns the pace of a backend that is not measured.
     pub(crate) fn unmeasured(declared: Duration) -> Self {
@@ -98,6 +112,11 @@ impl Pace {
     /// Returns the ttl of leases that must expire in a check that begins now, after such a pause.
     pub(crate) fn ttl(self, longest_pause: Duration) -> Duration {
         (self.slowest * ROOM).max(longest_pause * PAUSES).clamp(self.declared, self.declared * MOST)
+    }
+
+    /// Returns the pace after such requests.
+    pub(crate) fn after(self, slower: &Slower) -> Self {
+        Self { slowest: self.slowest.max(slower.get()), ..self }
     }
 
     /// Returns what to print before the first check, if the backend is slow.

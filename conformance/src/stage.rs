@@ -8,7 +8,7 @@ use tokio::sync::{Mutex, OnceCell, OwnedMappedMutexGuard, OwnedMutexGuard};
 use crate::arena::Arena;
 use crate::failure::{Failure, FailureKind, chain};
 use crate::fixture::Fixture;
-use crate::pace::{Pace, Pauses};
+use crate::pace::{Pace, Pauses, Slower};
 use crate::profile::Profile;
 
 /// A fixture, which is started by the first check that runs on it.
@@ -17,6 +17,7 @@ pub(crate) struct Stage {
     profile: Profile,
     started: OnceCell<Result<(), String>>,
     pace: OnceCell<(Pace, Pauses)>,
+    slower: Slower,
     /// The deployment that the checks with hooks share.
     arena: Arc<Mutex<Option<Box<dyn Arena>>>>,
 }
@@ -27,7 +28,8 @@ pub(crate) type Turn = OwnedMappedMutexGuard<Option<Box<dyn Arena>>, Box<dyn Are
 impl Stage {
     pub(crate) fn new(fixture: Arc<dyn Fixture>) -> Arc<Self> {
         let profile = fixture.profile();
-        Arc::new(Self { fixture, profile, started: OnceCell::new(), pace: OnceCell::new(), arena: Arc::default() })
+        let (started, pace, slower) = (OnceCell::new(), OnceCell::new(), Slower::default());
+        Arc::new(Self { fixture, profile, started, pace, slower, arena: Arc::default() })
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -68,7 +70,14 @@ impl Stage {
     /// Returns the ttl of leases that must expire in a check that begins now.
     pub(crate) fn short_ttl(&self) -> Duration {
         let pause = self.pace.get().map(|(_, pauses)| pauses.longest()).unwrap_or_default();
-        self.pace().ttl(pause)
+        self.pace().after(&self.slower).ttl(pause)
+    }
+
+    /// Returns a longer ttl for a check that has failed, if a request of the check, or a pause of
+    /// this process, was too long for `ttl`.
+    pub(crate) fn longer_ttl(&self, ttl: Duration, slowest: Duration) -> Option<Duration> {
+        self.slower.seen(slowest);
+        Some(self.short_ttl()).filter(|longer| *longer > ttl)
     }
 
     /// Waits for the deployment that the checks with hooks share, healthy, and for one check at a

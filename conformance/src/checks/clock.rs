@@ -8,7 +8,7 @@ use crate::bounded::{GRAIN, LIVENESS};
 use crate::check::checks;
 use crate::child::{ChildGrant, Clock};
 use crate::context::Context;
-use crate::failure::{Failure, Verdict, ensure, located_at_caller};
+use crate::failure::{Failure, Verdict, ensure, ensure_in_time, located_at_caller};
 use crate::leases::{LONG, renewed};
 
 checks! {
@@ -44,7 +44,9 @@ fn wrong_by_an_hour(cx: Context, clock: Clock) -> impl Future<Output = Verdict> 
         let started = Instant::now();
         granted(victim.acquire(&key, ttl, false, LIVENESS).await?)?;
         let early = child.acquire(&key, LONG, true, Duration::ZERO).await?;
-        ensure!(early.is_none(), "the child was granted a held lock at once");
+        let after = started.elapsed();
+        ensure!(early.is_none() || after + GRAIN >= ttl, "the child was granted a held lock at once");
+        ensure_in_time!(early.is_none(), "a lease of {ttl:?} had ended when its grant was answered, after {after:?}");
         victim.kill().await?;
         let grant = granted(child.acquire(&key, ttl, false, LIVENESS).await?)?;
         let after = started.elapsed();
@@ -52,13 +54,13 @@ fn wrong_by_an_hour(cx: Context, clock: Clock) -> impl Future<Output = Verdict> 
 
         // The child's lease, as the child and this process see it.
         ensure!(grant.remaining <= ttl, "the child's guard has {:?} remaining of a ttl of {ttl:?}", grant.remaining);
-        ensure!(
+        ensure_in_time!(
             grant.remaining > ttl / 10,
             "the child's guard has only {:?} remaining of a ttl of {ttl:?}",
             grant.remaining
         );
         let state = child.guard_state().await?;
-        ensure!(!state.lost, "the child lost its lease at once: {state:?}");
+        ensure_in_time!(!state.lost, "the child lost its lease at once: {state:?}");
         child.kill().await?;
         let _taken = client.take(&key, renewed(LONG)).await?;
         let after = started.elapsed();

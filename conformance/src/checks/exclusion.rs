@@ -13,7 +13,7 @@ use crate::check::checks;
 use crate::child::Clock;
 use crate::client::Client;
 use crate::context::{Context, all_passed, nothing_left};
-use crate::failure::{Failure, Verdict, ensure, located_at_caller};
+use crate::failure::{Failure, Verdict, ensure, ensure_in_time, located_at_caller};
 use crate::history::Expected;
 use crate::leases::{LONG, renewed, unrenewed, validity};
 use crate::recorder::Recorder;
@@ -241,7 +241,7 @@ async fn held_while_renewed(cx: Context) -> Verdict {
     while Instant::now() < until {
         let busy = b.ensure_busy(&key, "its holder renews").await;
         // The holder's guard distinguishes a broken exclusion from a late renewal.
-        ensure!(!held.is_lost(), "a renewed lease was lost: {:?} ({busy:?})", held.loss());
+        ensure_in_time!(!held.is_lost(), "a renewed lease was lost: {:?} ({busy:?})", held.loss());
         busy?;
         tokio::time::sleep(ttl / 20).await;
     }

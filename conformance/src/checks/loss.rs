@@ -154,7 +154,7 @@ async fn silent_while_renewed(cx: Context) -> Verdict {
     let ttl = cx.short();
     let guard = client.take(&cx.key(), renewed(ttl)).await?;
     if let Ok(loss) = tokio::time::timeout(ttl * 3, guard.lost()).await {
-        return Err(Failure::new(format!("a renewed lease was lost with {loss:?}")));
+        return Err(Failure::new(format!("a renewed lease was lost with {loss:?}")).if_in_time());
     }
     ensure!(!guard.is_lost(), "is_lost() is true, but lost() did not complete");
     let remaining = guard.remaining().unwrap_or_default();

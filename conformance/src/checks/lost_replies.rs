@@ -8,7 +8,7 @@ use crate::check::checks;
 use crate::client::Client;
 use crate::context::Context;
 use crate::controls::Operation;
-use crate::failure::{Verdict, ensure, located_at_caller};
+use crate::failure::{Verdict, ensure, ensure_in_time, located_at_caller};
 use crate::leases::{LONG, renewed, renewed_every};
 
 checks! {
@@ -132,8 +132,10 @@ async fn renewal(cx: Context) -> Verdict {
     let controls = a.disturbed()?;
     controls.lose_replies(Operation::Renew, 2).await?;
     throughout(Instant::now() + ttl * 3 / 2, async || {
-        b.ensure_busy(&key, "the replies to two of its holder's renewals were lost").await?;
-        ensure!(!guard.is_lost(), "two lost replies made the holder lose its lease: {:?}", guard.loss());
+        let busy = b.ensure_busy(&key, "the replies to two of its holder's renewals were lost").await;
+        let loss = guard.loss();
+        ensure_in_time!(loss.is_none(), "two lost replies made the holder lose its lease: {loss:?} ({busy:?})");
+        busy?;
         tokio::time::sleep(ttl / 20).await;
         Ok(())
     })

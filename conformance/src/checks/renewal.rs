@@ -10,7 +10,7 @@ use crate::bounded::{LIVENESS, SOON, eventually, throughout, within};
 use crate::check::checks;
 use crate::context::{Context, ensure_not_prolonged};
 use crate::controls::Operation;
-use crate::failure::{Failure, Verdict, ensure};
+use crate::failure::{Failure, Verdict, ensure, ensure_in_time};
 use crate::leases::{LONG, renewed, renewed_every, unrenewed};
 
 checks! {
@@ -112,8 +112,10 @@ async fn renewal_survives(cx: Context) -> Verdict {
     let controls = a.disturbed()?;
     controls.fail_next(Operation::Renew, 2).await?;
     throughout(Instant::now() + ttl * 3 / 2, async || {
-        b.ensure_busy(&key, "two of its holder's renewals failed").await?;
-        ensure!(!guard.is_lost(), "two failed renewals made the holder lose its lease: {:?}", guard.loss());
+        let busy = b.ensure_busy(&key, "two of its holder's renewals failed").await;
+        let loss = guard.loss();
+        ensure_in_time!(loss.is_none(), "two failed renewals made the holder lose its lease: {loss:?} ({busy:?})");
+        busy?;
         tokio::time::sleep(ttl / 20).await;
         Ok(())
     })

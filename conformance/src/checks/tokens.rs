@@ -9,7 +9,7 @@ use crate::bounded::{LIVENESS, SOON, eventually, throughout, within};
 use crate::check::checks;
 use crate::client::Client;
 use crate::context::Context;
-use crate::failure::{Failure, Verdict, ensure};
+use crate::failure::{Failure, Verdict, ensure, ensure_in_time};
 use crate::leases::{LONG, renewed, renewed_every, unrenewed};
 
 checks! {
@@ -211,7 +211,9 @@ async fn through_renewals_and_contention(cx: Context) -> Verdict {
     let token = guard.fencing_token();
     let _waiter = b.spawn_take(&key, renewed(LONG));
     throughout(Instant::now() + ttl * 2, async || {
-        b.ensure_busy(&key, "its holder renews").await?;
+        let busy = b.ensure_busy(&key, "its holder renews").await;
+        ensure_in_time!(!guard.is_lost(), "a renewed lease was lost: {:?} ({busy:?})", guard.loss());
+        busy?;
         tokio::time::sleep(Duration::from_millis(20)).await;
         let now = guard.fencing_token();
         ensure!(now == token, "a guard's token was {token}, and is {now}");

@@ -2,7 +2,7 @@
 
 mod provider;
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -122,6 +122,24 @@ impl Recorder {
     pub(crate) fn everything(&self) -> Vec<Call> {
         let history = self.history();
         history.calls.iter().chain(&history.sent).cloned().collect()
+    }
+
+    /// Returns the longest time that an answer took, of those that did not wait for a lock: of the
+    /// first acquisition of a key, of attempts that were busy, and of releases.
+    pub(crate) fn slowest(&self) -> Duration {
+        let (mut slowest, mut known) = (Duration::ZERO, HashSet::new());
+        for call in &self.history().calls {
+            let is_first = known.insert(call.key.as_str());
+            let took = call.answered.map(|answered| answered.saturating_sub(call.asked)).unwrap_or_default();
+            slowest = slowest.max(match &call.what {
+                What::Granted { end: End::Released { asked, answered }, .. } if !is_first => *answered - *asked,
+                What::Granted { end: End::Released { asked, answered }, .. } => took.max(*answered - *asked),
+                What::Granted { .. } if is_first => took,
+                What::Busy => took,
+                _ => Duration::ZERO,
+            });
+        }
+        slowest
     }
 
     /// Records a request to a store, with its answer and the time of that.

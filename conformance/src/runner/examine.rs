@@ -131,13 +131,43 @@ pub(super) async fn examined(check: Check, stage: &Arc<Stage>, plan: Plan) -> (O
     judged(&subject, stage, plan, async |context| check.start(context).await).await
 }
 
-/// Runs a judgement of a backend, with a separate context.
+/// How many times a check is repeated whose leases were too short for the store.
+const AGAIN: usize = 2;
+
+/// Runs a judgement of a backend, with a separate context. Runs it again with a longer ttl if it
+/// has failed [for lack of time](Failure::if_in_time) alone.
 pub(super) async fn judged(
     subject: &Subject,
     stage: &Arc<Stage>,
     plan: Plan,
-    judge: impl AsyncFnOnce(Context) -> Verdict,
+    judge: impl AsyncFn(Context) -> Verdict,
 ) -> (Outcome, Checked) {
+    for _ in 0..AGAIN {
+        let (judged, Lease { ttl, slowest }) = judged_once(subject, stage, plan, &judge).await;
+        let Outcome::Failed(failure) = &judged.0 else { return judged };
+        let longer = failure.needs_time().then(|| stage.longer_ttl(ttl, slowest)).flatten();
+        let Some(longer) = longer else { return judged };
+        let (fixture, check) = (stage.name(), &subject.name);
+        eprintln!(
+            "distlock: {fixture}: {check}: once more, with a ttl of {longer:.1?} instead of {ttl:.1?}: a request took \
+             {slowest:.1?}, or this machine paused: {failure}"
+        );
+    }
+    judged_once(subject, stage, plan, &judge).await.0
+}
+
+/// The short leases of a check, and the slowest of its requests.
+struct Lease {
+    ttl: Duration,
+    slowest: Duration,
+}
+
+async fn judged_once(
+    subject: &Subject,
+    stage: &Arc<Stage>,
+    plan: Plan,
+    judge: &impl AsyncFn(Context) -> Verdict,
+) -> ((Outcome, Checked), Lease) {
     let context = Context::new(Arc::clone(stage), plan, &subject.name);
     let mut started = Instant::now();
     let running = async {
@@ -153,7 +183,9 @@ pub(super) async fn judged(
         context.note_renewals();
     }
     let (took, calls) = (started.elapsed(), history.as_ref().unwrap_or(context.recorder()).everything());
+    let end = Instant::now();
     context.finish().await;
+    let lease = Lease { ttl: context.short(), slowest: context.slowest(end) };
     let verdict = match verdict {
         Ok(Ok(verdict)) => verdict,
         Err(failure) => Err(Failure::of(FailureKind::Limit, failure.message())),
@@ -161,7 +193,7 @@ pub(super) async fn judged(
     };
     let (outcome, mut checked) = reported(subject, stage, plan, verdict, took, calls);
     checked.figures = context.findings().figures();
-    (outcome, checked)
+    ((outcome, checked), lease)
 }
 
 /// Reports a verdict that needed no client, and no time.
@@ -191,4 +223,61 @@ fn reported(
 fn said(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use async_trait::async_trait;
+    use distlock_api::{Capabilities, LockKey, Mode};
+
+    use super::*;
+    use crate::client::Client;
+    use crate::failure::FixtureError;
+    use crate::history::What;
+    use crate::profile::Profile;
+
+    struct Nothing;
+
+    #[async_trait]
+    impl Fixture for Nothing {
+        fn name(&self) -> &str {
+            "nothing"
+        }
+
+        fn profile(&self) -> Profile {
+            Profile::new(Capabilities::default()).ttl(Duration::from_secs(3))
+        }
+
+        async fn clients(&self, _: usize) -> Result<Vec<Client>, FixtureError> {
+            Err("there are none".into())
+        }
+    }
+
+    /// Judges by a check in which one answer takes this long, and which then fails for lack of time
+    /// if its ttl is shorter than `needs`. Returns the ttls, and whether it has passed at last.
+    async fn ttls(answer: Duration, needs: Duration) -> (Vec<u64>, bool) {
+        let plan = Plan { level: Level::Standard, seed: Seed::random(), time: Duration::ZERO };
+        let (stage, ttls) = (Stage::new(Arc::new(Nothing)), Mutex::new(Vec::new()));
+        let check = async |cx: Context| {
+            ttls.lock().unwrap().push(cx.short().as_secs());
+            let attempt = cx.recorder().acquisition(1, &LockKey::new("k").unwrap(), Mode::Exclusive);
+            tokio::time::sleep(answer).await;
+            attempt.busy(What::Busy);
+            if cx.short() < needs { Err(Failure::new("a renewed lease was lost").if_in_time()) } else { Ok(()) }
+        };
+        let (outcome, _) = judged(&Subject::profile("check", "promise"), &stage, plan, check).await;
+        (ttls.into_inner().unwrap(), matches!(outcome, Outcome::Passed))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_check_is_repeated_if_its_leases_were_too_short_for_the_store() {
+        let second = Duration::from_secs(1);
+        assert_eq!(ttls(second, 4 * second).await, (vec![3, 8], true));
+        // The store was fast, so the lease should have been kept.
+        assert_eq!(ttls(second / 10, 4 * second).await, (vec![3], false));
+        // Leases have a limit.
+        assert_eq!(ttls(10 * second, 60 * second).await, (vec![3, 18], false));
+    }
 }

@@ -124,11 +124,12 @@ fn ensure_kept([released, other]: [&Client; 2], next: &LockGuard) -> impl Future
     })
 }
 
-/// The lease is long enough for a client that looks up its server again after each error.
+/// The lease is long enough for a client that looks up its server again after each error, and
+/// renewed no more often than a slow store answers.
 async fn renewal(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
     let (key, ttl) = (cx.key(), cx.short() * 2);
-    let guard = a.take(&key, renewed_every(ttl, ttl / 20)).await?;
+    let guard = a.take(&key, renewed_every(ttl, ttl / 8)).await?;
     let controls = a.disturbed()?;
     controls.lose_replies(Operation::Renew, 2).await?;
     throughout(Instant::now() + ttl * 3 / 2, async || {

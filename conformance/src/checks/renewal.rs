@@ -104,11 +104,12 @@ async fn none_after_force_release(cx: Context) -> Verdict {
     .await
 }
 
-/// The lease is long enough for a client that looks up its server again after each error.
+/// The lease is long enough for a client that looks up its server again after each error, and
+/// renewed no more often than a slow store answers.
 async fn renewal_survives(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
     let (key, ttl) = (cx.key(), cx.short() * 2);
-    let guard = a.take(&key, renewed_every(ttl, ttl / 20)).await?;
+    let guard = a.take(&key, renewed_every(ttl, ttl / 8)).await?;
     let controls = a.disturbed()?;
     controls.fail_next(Operation::Renew, 2).await?;
     throughout(Instant::now() + ttl * 3 / 2, async || {

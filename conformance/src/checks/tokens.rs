@@ -207,7 +207,8 @@ async fn of_its_own_grant(cx: Context) -> Verdict {
 async fn through_renewals_and_contention(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
     let (key, ttl) = (cx.key(), cx.short());
-    let guard = a.take(&key, renewed_every(ttl, ttl / 15)).await?;
+    // No more often than a slow store answers.
+    let guard = a.take(&key, renewed_every(ttl, ttl / 4)).await?;
     let token = guard.fencing_token();
     let _waiter = b.spawn_take(&key, renewed(LONG));
     throughout(Instant::now() + ttl * 2, async || {

@@ -38,7 +38,11 @@ pub(super) struct Candidate<'a, P: ?Sized> {
 /// How a term ended.
 enum End<T, E> {
     Finished(T),
-    Failed(E),
+    Failed {
+        error: E,
+        /// How long the task has worked.
+        worked: Duration,
+    },
     Stopped,
     Lost,
 }
@@ -53,23 +57,20 @@ impl<P: LockProvider + ?Sized> Candidate<'_, P> {
         loop {
             let Some(answer) = unless(shutdown.as_mut(), self.campaign()).await else { return Ok(Led::Stopped) };
             match answer {
-                Ok(Acquired::Held(guard)) => {
-                    let began = Instant::now();
-                    match self.lead(guard, shutdown.as_mut(), &mut task).await {
-                        End::Finished(value) => return Ok(Led::Finished(value)),
-                        End::Stopped => return Ok(Led::Stopped),
-                        End::Lost => {
-                            self.succeeded();
-                            continue;
-                        }
-                        End::Failed(error) => {
-                            if self.backoff.is_long(began.elapsed()) {
-                                self.backoff.reset();
-                            }
-                            self.reporter.failing(&error);
-                        }
+                Ok(Acquired::Held(guard)) => match self.lead(guard, shutdown.as_mut(), &mut task).await {
+                    End::Finished(value) => return Ok(Led::Finished(value)),
+                    End::Stopped => return Ok(Led::Stopped),
+                    End::Lost => {
+                        self.succeeded();
+                        continue;
                     }
-                }
+                    End::Failed { error, worked } => {
+                        if self.backoff.is_long(worked) {
+                            self.backoff.reset();
+                        }
+                        self.reporter.failing(&error);
+                    }
+                },
                 Ok(Acquired::Busy(_)) => {
                     self.succeeded();
                     continue;
@@ -108,6 +109,7 @@ impl<P: LockProvider + ?Sized> Candidate<'_, P> {
         let term = Term::new(self.key.clone(), guard.fencing_token());
         info!(lock.key = %self.key, term = term.fencing_token().get(), "leading");
         self.reporter.leading(term.fencing_token());
+        let began = Instant::now();
         // The task has been dropped when this has a value (L3, L4).
         let ended = until_lost(guard.lost(), unless(shutdown, task(term))).await;
         let end = match ended {
@@ -119,7 +121,8 @@ impl<P: LockProvider + ?Sized> Candidate<'_, P> {
             Ok(Some(Ok(value))) => End::Finished(value),
             Ok(Some(Err(error))) => {
                 warn!(lock.key = %self.key, %error, "the leader's task failed");
-                End::Failed(error)
+                // Without the release: a slow store is no success of the task.
+                End::Failed { error, worked: began.elapsed() }
             }
             Ok(None) => End::Stopped,
         };

@@ -10,11 +10,22 @@ dir=$1
 signal=$2
 shift 2
 
+children() {
+    cat /proc/"$server"/task/*/children 2>/dev/null
+}
+
 all() {
-    for child in $(cat /proc/"$server"/task/*/children 2>/dev/null); do
+    for child in $(children); do
         kill -"$1" "$child" 2>/dev/null
     done
     kill -"$1" "$server" 2>/dev/null
+}
+
+# Waits for the end of a process that was killed, which a busy machine delays.
+gone() {
+    while grep -qs '^State:[[:space:]]*[^ZX]' /proc/"$1"/status; do
+        sleep 0.01
+    done
 }
 
 server=
@@ -25,10 +36,16 @@ while read -r order; do
         server=$!
         ;;
     KILL)
-        # All at once, as a power failure does: a child that outlives the server delays its next
-        # start.
+        # All at once, as a power failure does. A server that is stopped starts no other child while
+        # its children are killed. One that outlived it would keep its shared memory, and the server
+        # would refuse to start again.
+        kill -STOP "$server" 2>/dev/null
+        children=$(children)
         all KILL
         wait "$server" 2>/dev/null
+        for child in $children; do
+            gone "$child"
+        done
         ;;
     *) all "$order" ;;
     esac

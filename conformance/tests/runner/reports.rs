@@ -62,7 +62,7 @@ fn json_has_everything() {
     let counter = checks(&sound)["C1_exclusion::counter_under_contention"];
     assert_eq!(counter["result"], "passed");
     let hand_overs = counter["measures"]["hand_over_us"].as_array().expect("a list");
-    assert!(hand_overs.len() > 30 && hand_overs.iter().all(|time| time.as_f64() > Some(0.0)), "{hand_overs:?}");
+    assert!(hand_overs.len() > 5 && hand_overs.iter().all(|time| time.as_f64() > Some(0.0)), "{hand_overs:?}");
 }
 
 fn children<'a>(node: Node<'a, 'a>, tag: &'a str) -> Vec<Node<'a, 'a>> {

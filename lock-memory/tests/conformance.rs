@@ -1,11 +1,11 @@
 //! Both backends of this crate keep the contract, and one of them does so behind a wrapper.
 //!
-//! They also do so where the store is [slow](Slowness) in a way that breaks no promise. A run has
-//! one of these ways, at random. `DISTLOCK_MEMORY_SLOW` names others: `all`, or some, separated by
-//! commas. So this is twenty runs of all of them:
+//! They also do so where the store is [slow](Slowness) in a way that breaks no promise: in one of
+//! these ways, at random, and at the level standard in all of them. So this is twenty runs:
 //!
 //! ```sh
-//! DISTLOCK_MEMORY_SLOW=all cargo test -p distlock-memory --test conformance -- --rounds 20 memory-slow
+//! export DISTLOCK_CONFORMANCE_LEVEL=standard
+//! cargo test -p distlock-memory --test conformance -- --rounds 20 memory-slow
 //! ```
 
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use distlock_api::once::OnceProvider;
 use distlock_api::{Capabilities, LockProvider, Namespaced};
-use distlock_conformance::{Client, DisturbedStore, Fixture, FixtureError, Profile, Slowness, async_trait, run};
+use distlock_conformance::{Client, DisturbedStore, Fixture, FixtureError, Level, Profile, Slowness, async_trait, run};
 use distlock_engine::{LeaseProvider, LeaseStore, QueueOptions};
 use distlock_memory::{MemoryOnce, MemoryProvider, MemoryStore};
 
@@ -24,18 +24,14 @@ fn main() -> ExitCode {
     run(fast.into_iter().chain(slow))
 }
 
-/// The stores that are slow: one at random, whose name is the same in each run, or those that are
-/// named.
+/// The stores that are slow.
 fn slow() -> Vec<Engine> {
     let engine = |slowness, name| Engine { slowness: Some(slowness), name, ..Engine::default() };
-    let Ok(named) = std::env::var("DISTLOCK_MEMORY_SLOW") else {
-        let any = fastrand::choice(Slowness::ALL).expect("there are some");
-        return vec![engine(any, "memory-slow".to_owned())];
-    };
-    let is_named = |slowness: &Slowness| named.split(',').any(|name| name == "all" || name == slowness.as_str());
-    let named: Vec<_> = Slowness::ALL.into_iter().filter(is_named).collect();
-    assert!(!named.is_empty(), "DISTLOCK_MEMORY_SLOW names none of {:?}", Slowness::ALL.map(Slowness::as_str));
-    named.into_iter().map(|slowness| engine(slowness, format!("memory-slow-{slowness}"))).collect()
+    if Level::from_env().expect("a level") >= Level::Standard {
+        return Slowness::ALL.map(|slowness| engine(slowness, format!("memory-slow-{slowness}"))).into();
+    }
+    // Its name is the same in each run.
+    vec![engine(fastrand::choice(Slowness::ALL).expect("there are some"), "memory-slow".to_owned())]
 }
 
 /// [`MemoryProvider`]: locks of tasks and threads, without leases.
@@ -121,7 +117,8 @@ impl Fixture for Engine {
         let profile = Profile::new(promised).once().admin().owners().lock_events().purge().disturbed().store();
         // Many times what a request takes: a lease outlives the longest stall of a slow store.
         let ttl = Duration::from_secs(if self.slowness == Some(Slowness::Stalls) { 6 } else { 3 });
-        profile.ttl(ttl).expected_refusals(10)
+        let profile = profile.ttl(ttl).expected_refusals(10);
+        if self.slowness.is_some() { profile.variant() } else { profile }
     }
 
     async fn start(&self) -> Result<(), FixtureError> {

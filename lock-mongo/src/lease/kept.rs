@@ -28,7 +28,7 @@ impl Layout {
             return false;
         }
         // An outcome is kept after its lease has ended, and a run may take any time.
-        let is_of_open = of.is_some_and(|of| of.get_str(STATE) == Ok(OPEN));
+        let is_of_open = of.is_some_and(|of| of.get_str(STATE).is_ok_and(|state| state == OPEN));
         [format!("{ONCE}.at"), format!("{ONCE}.begun.at")].iter().any(|date| date == field)
             || (field == self.path(EXPIRES_AT) && !is_of_open)
     }

@@ -2,20 +2,15 @@
 
 use distlock_api::LockError;
 
-const GUIDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../src/guide/errors.md");
-
-/// Returns the guide.
-pub(crate) fn text() -> String {
-    std::fs::read_to_string(GUIDE).expect("the guide")
-}
+/// The guide, wherever the package of the tests is.
+pub(crate) const TEXT: &str = include_str!("../../../src/guide/errors.md");
 
 /// Asserts that the guide lists the text of this error.
 #[track_caller]
 pub(crate) fn lists(error: &LockError) {
-    let guide = text();
     let text = error.to_string();
-    let mut listed = guide.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
-    assert!(listed.any(|pattern| matches(pattern, &text)), "{GUIDE} does not list: {text}");
+    let mut listed = TEXT.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    assert!(listed.any(|pattern| matches(pattern, &text)), "the guide `errors` does not list: {text}");
 }
 
 /// Whether a text starts as the pattern says, and has its other parts in their order. `…` stands

@@ -33,7 +33,7 @@ struct Listed {
 
 /// Returns the codes of the guide's table.
 fn listed() -> Vec<Listed> {
-    let rows = crate::guide::text();
+    let rows = crate::guide::TEXT;
     let rows = rows.lines().filter(|line| line.starts_with("| ") && line.as_bytes()[2].is_ascii_digit());
     let codes: Vec<_> = rows.flat_map(codes).filter(|listed| !WITH_DETAILS.contains(&listed.code)).collect();
     assert!(codes.len() > 50, "the guide's table is not found");

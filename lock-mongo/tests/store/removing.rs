@@ -63,7 +63,8 @@ async fn create(world: &World, options: Document) -> String {
     let name = random_name("locks");
     let mut command = doc! { "create": &name };
     command.extend(options);
-    world.client.database("distlock_test").run_command(command).await.expect("a collection");
+    // The Stable API lacks the options.
+    world.operator.database("distlock_test").run_command(command).await.expect("a collection");
     name
 }
 

@@ -149,7 +149,7 @@ async fn frozen_for(server: &MongoServer, freeze: Duration, options @ (ttl, _): 
     let other_documents = DocumentLocks::builder(&accounts).build().unwrap();
 
     let by_hand = others.client.database("distlock_test").collection::<Document>("by_hand");
-    by_hand.insert_one(doc! { "_id": 1 }).await.unwrap();
+    by_hand.update_one(doc! { "_id": 1 }, doc! { "$inc": { "n": 1 } }).upsert(true).await.unwrap();
     let frozen: Vec<Frozen> = pids(&others.client).await.into_iter().map(Frozen::freeze).collect();
     let begun = Instant::now();
     let leaving = attempts.into_iter().map(|attempt| timeout(CALLER, attempt));

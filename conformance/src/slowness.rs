@@ -34,7 +34,7 @@ pub enum Slowness {
     OneInFifty,
     /// Each client is slow in its own way: its requests take up to 120 ms.
     PerClient,
-    /// Once in twelve seconds the store answers nobody for two seconds.
+    /// Once in twelve seconds the store answers no request for two seconds.
     Stalls,
 }
 

@@ -1,9 +1,10 @@
 //! The lease engine: a full [`LockProvider`](distlock_api::LockProvider) over any [`LeaseStore`].
 //!
 //! For authors of backends. They implement [`LeaseStore`], three required methods without loops,
-//! timers or tasks. [`LeaseProvider`] makes a provider of it, and [`LeaseGuard`] is the base of
-//! guards that carry more than a lock. The conformance suite (`distlock-conformance`) checks
-//! whether the promises hold.
+//! timers or tasks. One that can load a value and save it needs only [`Record`](record::Record),
+//! which decides what a request does. [`LeaseProvider`] makes a provider of the store, and
+//! [`LeaseGuard`] is the base of guards that carry more than a lock. The conformance suite
+//! (`distlock-conformance`) checks whether the promises hold.
 //!
 //! # How it works
 //!
@@ -13,7 +14,7 @@
 //!  acquire(key) ──► local queue: one turn per key             state::line
 //!                        │ turn
 //!                        ▼
-//!                   attempt ──► lane: permit ──► try_acquire ──────────────────────► busy: a ticket
+//!                   attempt ──► outbox: permit ─► try_acquire ─────────────────────► busy: a ticket
 //!                        ▲                                                             │
 //!                        └── timer, event, refreshed ticket ── state::wait ◄───────────┘
 //!                        │
@@ -28,7 +29,7 @@
 //!     ├─ release ──► share: other readers have the lease, no call     state::sharing
 //!     │         ├──► hand on: next local caller, next token, no call   state::hand_off (R21)
 //!     │         ├──► linger: parked for the next one that comes        run::parked
-//!     │         └──► release ──► lane: permit ──► release ──────────────────────────► next ticket granted
+//!     │         └──► release ──► outbox: permit ─► release ─────────────────────────► next ticket granted
 //!     │                          run::release
 //!     └─ drop ─────► the same in the background
 //! ```
@@ -60,6 +61,7 @@
 //! | `face` | the provider with its configuration, and the guard of typed styles |
 //! | `run` | calls, tasks and timers |
 //! | `state` | decisions, without I/O: the time is an argument |
+//! | [`record`] | the record of a key as a value, and what each request does to it |
 //! | `store` | the interface to a store |
 //!
 //! A floor imports from those below it only; `scripts/check-imports` tests that.
@@ -73,15 +75,15 @@
 //! | what a waiter does after an answer | `state/wait.rs` |
 //! | how long a lease is handed on | `state/hand_off.rs` |
 //! | when a reader joins a lease of this process | `state/sharing.rs`; the order of joins `run/join.rs` |
-//! | how many calls go to the store at once | `store/lanes/state.rs` |
+//! | how many calls go to the store at once, and what goes together | `store/outbox/queue.rs` |
 
 mod face;
 mod log;
+mod metrics;
 mod options;
-mod record;
+pub mod record;
 mod run;
 #[cfg(feature = "simulation")]
-#[doc(hidden)]
 pub mod simulation;
 #[cfg(not(feature = "simulation"))]
 mod simulation;
@@ -95,23 +97,6 @@ pub use store::LeaseStore;
 
 /// For implementing the traits of this crate.
 pub use distlock_api::async_trait;
-
-/// What [`engine_setters!`] needs.
-#[doc(hidden)]
-pub mod __setters {
-    pub use std::sync::Arc;
-    pub use std::time::Duration;
-
-    pub use distlock_api::{LeaseOptions, RenewalPolicy};
-
-    pub use crate::options::{HandOff, QueueOptions};
-}
-
-/// For distlock-memory.
-#[doc(hidden)]
-pub mod __ordered {
-    pub use crate::state::by_number::ByNumber;
-}
 
 /// Compiles the example of the README.
 #[cfg(doctest)]

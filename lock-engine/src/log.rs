@@ -3,7 +3,7 @@
 /// Writes a log line, such as `log!(warn, lock.key = %key, "lock lost")`.
 macro_rules! log {
     ($level:ident, $($line:tt)*) => {
-        distlock_api::contained(|| tracing::$level!($($line)*))
+        distlock_api::style::contained(|| tracing::$level!($($line)*))
     };
 }
 

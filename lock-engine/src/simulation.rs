@@ -5,7 +5,6 @@
 /// A deliberate defect, to test that the simulator finds it. Each breaks one rule: a clause of the
 /// contract, or a rule of distlock-mongo's PROTOCOL.
 #[cfg(feature = "simulation")]
-#[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
     /// R1: deadlines count from the reply instead of from before the request.
@@ -44,7 +43,6 @@ pub enum Defect {
 #[cfg(feature = "simulation")]
 impl Defect {
     /// All defects.
-    #[doc(hidden)]
     pub const ALL: [Self; 15] = [
         Self::DeadlineFromReply,
         Self::NoMargin,
@@ -77,7 +75,6 @@ mod thread {
 
     /// Gives the engines of this thread a defect from now on. They take their random parts, ids
     /// included, from [`fastrand`], which the caller has seeded.
-    #[doc(hidden)]
     pub fn simulate(defect: Option<Defect>) {
         ON.set(true);
         DEFECT.set(defect);

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
-use distlock_api::once::{
-    Fingerprint, NotCompleted, Once, OnceGuard, OnceHandle, OnceOptions, OnceProvider, OnceRecord, OnceRun, OnceState,
-    Outcome,
-};
 use distlock_api::{
     Acquired, AcquisitionId, ErrorKind, FencingToken, LockError, LockGuard, LockInfo, LockKey, LockProvider, Loss,
     LostSignal, Phase, ReleaseFuture, Result, Wait,
+};
+use distlock_recipes::once::{
+    Fingerprint, NotCompleted, Once, OnceGuard, OnceHandle, OnceOptions, OnceProvider, OnceRecord, OnceRun, OnceState,
+    Outcome,
 };
 use parking_lot::Mutex;
 use tokio::task::yield_now;
@@ -23,7 +23,7 @@ use crate::provider::MemoryProvider;
 /// Work that is done once per key, remembered in memory: for one process, and for tests. Clones
 /// share everything.
 ///
-/// See [`distlock_api::once`] for what it is for. The lease of a run is a lock of a
+/// See [`distlock_recipes::once`] for what it is for. The lease of a run is a lock of a
 /// [`LockProvider`]: a [`MemoryProvider`] by default, whose locks never expire, or
 /// [another one](Self::with_locks), such as that of a [`MemoryStore`](crate::MemoryStore), whose
 /// clock a test controls. The provider must have administration, and the locks must be of this use
@@ -34,7 +34,7 @@ use crate::provider::MemoryProvider;
 ///
 /// ```
 /// use distlock_api::LockError;
-/// use distlock_api::once::{Once, OnceProviderExt};
+/// use distlock_recipes::once::{Once, OnceProviderExt};
 /// use distlock_memory::MemoryOnce;
 ///
 /// # #[tokio::main(flavor = "current_thread")]

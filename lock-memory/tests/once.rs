@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use distlock_api::once::{NotCompleted, Once, OnceProvider, OnceProviderExt, OnceState};
 use distlock_api::{ErrorKind, LockKey, LockProvider, RenewalPolicy};
 use distlock_memory::{MemoryOnce, MemoryProvider, MemoryStore};
+use distlock_recipes::once::{NotCompleted, Once, OnceProvider, OnceProviderExt, OnceState};
 
 #[tokio::test(start_paused = true)]
 async fn a_lock_that_is_taken_away_interrupts_the_work() {

@@ -8,7 +8,7 @@
 //!
 //! It starts again with the machine. No holder survives that, so a row that was written "later than
 //! now" is from an earlier run of the machine, and void:
-//! [`SqliteStore::open`](crate::SqliteStore::open) deletes such rows. A row that it does not
+//! [`SqliteStore::open`](crate::SqliteStore::open) empties such rows. A row that it does not
 //! recognise so keeps its key closed no longer than a lease lasts.
 //!
 //! A file therefore belongs to one machine. It must not be on a network drive, where SQLite's own
@@ -19,18 +19,12 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The present time, in nanoseconds.
-pub(crate) fn now() -> i64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    nanos(Duration::try_from(now).unwrap_or_default())
+/// The present time.
+pub(crate) fn now() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default()
 }
 
-/// A duration in nanoseconds; the maximum if it is longer than 292 years.
-pub(crate) fn nanos(duration: Duration) -> i64 {
-    i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
-}
-
-/// The time from one moment to a later one.
-pub(crate) fn between(earlier: i64, later: i64) -> Duration {
-    Duration::from_nanos(later.saturating_sub(earlier).max(0).cast_unsigned())
+/// A time in nanoseconds; the maximum if it is longer than 292 years.
+pub(crate) fn nanos(time: Duration) -> i64 {
+    i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)
 }

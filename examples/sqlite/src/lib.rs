@@ -7,11 +7,14 @@
 //! | file | contents |
 //! |---|---|
 //! | `lib` | runs each call as one step, off the runtime's threads |
-//! | `step` | what happens to a key in a step |
+//! | `step` | loads a key's record and saves it |
 //! | `clock` | which clock is the store's |
 //! | `error` | whether a step that failed may have happened |
 //! | `admin` | inspecting and removing locks: optional |
-//! | `schema.sql` | the tables |
+//! | `schema.sql` | the table |
+//!
+//! What a request does to a record is not written here: that is
+//! [`Record::step`](distlock_engine::record::Record::step).
 //!
 //! It is not for production as it is. A process that is stopped (SIGSTOP) in the middle of a step
 //! keeps the file's write lock, and blocks all other processes until it continues. Waiters poll at
@@ -29,12 +32,14 @@ use std::time::{Duration, Instant};
 
 use distlock_api::{LockAdmin, ReleaseOutcome, Result, async_trait};
 use distlock_engine::LeaseStore;
+use distlock_engine::record::Request;
 use distlock_engine::store::{Attempt, Claim, Release, Renewal, Reply, Standing, StoreCapabilities};
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout_at;
 
+use crate::clock::nanos;
 use crate::step::Step;
 
 /// How long [`SqliteStore::open`] and administration wait for the write lock of the file.
@@ -96,15 +101,13 @@ impl SqliteStore {
 
     /// Answers many requests in one step: a flush costs more than a hundred of them. An error of
     /// one undoes the step, and is the answer to all.
-    async fn steps<R: Clone + Send + 'static, T: Send + 'static>(
-        &self,
-        requests: &[R],
-        timeout: impl Fn(&R) -> Duration,
-        answer: fn(&Step<'_>, &R) -> rusqlite::Result<T>,
-    ) -> Vec<Result<T>> {
+    async fn steps<R>(&self, requests: &[R], timeout: impl Fn(&R) -> Duration) -> Vec<Result<R::Answer>>
+    where
+        R: Request<Answer: Send> + Clone + Send + 'static,
+    {
         let timeout = requests.iter().map(timeout).min().unwrap_or_default();
         let all = requests.to_vec();
-        match self.step(timeout, move |step| all.iter().map(|request| answer(step, request)).collect()).await {
+        match self.step(timeout, move |step| all.iter().map(|request| step.answer(request)).collect()).await {
             Ok(answers) => Vec::into_iter(answers).map(Ok).collect(),
             Err(error) => requests.iter().map(|_| Err(error.clone())).collect(),
         }
@@ -119,9 +122,8 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
     connection.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;")?;
     let step = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     step.execute_batch(include_str!("schema.sql"))?;
-    for table in ["lease", "ticket", "released"] {
-        step.execute(&format!("DELETE FROM {table} WHERE written > ?1"), [clock::now()])?;
-    }
+    let void = "UPDATE lock SET record = NULL, written = 0 WHERE written > ?1";
+    step.execute(void, [nanos(clock::now())])?;
     step.commit()?;
     connection.busy_timeout(Duration::ZERO)?;
     Ok(connection)
@@ -135,6 +137,8 @@ impl LeaseStore for SqliteStore {
         capabilities.token_blocks = true;
         capabilities.minimum_hold = true;
         capabilities.ordered_claims = true;
+        capabilities.shared = true;
+        capabilities.permits = true;
         capabilities.acquire_batch = BATCH;
         capabilities
     }
@@ -145,29 +149,35 @@ impl LeaseStore for SqliteStore {
 
     async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
         let request = attempt.clone();
-        self.step(attempt.timeout, move |step| step.try_acquire(&request)).await
+        self.step(attempt.timeout, move |step| step.answer(&request)).await
     }
 
     async fn renew(&self, renewal: &Renewal) -> Result<Standing> {
         let request = renewal.clone();
-        self.step(renewal.timeout, move |step| step.renew(&request)).await
+        self.step(renewal.timeout, move |step| step.answer(&request)).await
     }
 
     async fn release(&self, release: &Release) -> Result<ReleaseOutcome> {
         let request = release.clone();
-        self.step(release.timeout, move |step| step.release(&request)).await
+        self.step(release.timeout, move |step| step.answer(&request)).await
     }
 
     async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
-        self.steps(renewals, |renewal| renewal.timeout, |step, renewal| step.renew(renewal)).await
+        self.steps(renewals, |renewal| renewal.timeout).await
     }
 
     async fn try_acquire_many(&self, attempts: &[Attempt]) -> Vec<Result<Reply>> {
-        self.steps(attempts, |attempt| attempt.timeout, |step, attempt| step.try_acquire(attempt)).await
+        self.steps(attempts, |attempt| attempt.timeout).await
     }
 
     async fn release_many(&self, releases: &[Release]) -> Vec<Result<ReleaseOutcome>> {
-        self.steps(releases, |release| release.timeout, |step, release| step.release(release)).await
+        self.steps(releases, |release| release.timeout).await
+    }
+
+    async fn withdraw_many(&self, claims: &[Claim], timeout: Duration) -> Vec<Result<()>> {
+        let releases: Vec<Release> = claims.iter().map(|claim| Release::new(claim.clone())).collect();
+        let outcomes = self.steps(&releases, |_| timeout).await;
+        outcomes.into_iter().map(|outcome| outcome.map(drop)).collect()
     }
 
     async fn waiters(&self, claim: &Claim, timeout: Duration) -> Result<u32> {

@@ -26,9 +26,10 @@ impl Fixture for Sqlite {
     fn profile(&self) -> Profile {
         let mut promised = Capabilities::default();
         (promised.expiry, promised.minimum_hold, promised.fair) = (true, true, true);
+        (promised.shared, promised.permits) = (true, true);
         let profile = Profile::new(promised).ttl(Duration::from_secs(3)).processes().admin().store();
-        // Refused: modes, lists and owners, events, pushed hand-overs, purging.
-        profile.disturbed().expected_refusals(71)
+        // Refused: lists and owners, events, pushed hand-overs, purging.
+        profile.disturbed().expected_refusals(21)
     }
 
     async fn start(&self) -> Result<(), FixtureError> {

@@ -1,6 +1,8 @@
 //! The tutorial quotes the files of this package, and counts their lines.
 
 const TUTORIAL: &str = include_str!("../../../conformance/TUTORIAL.md");
+/// The part after this line is about `examples/postgres`.
+const NETWORK: &str = "\n## 15. A store over the network\n";
 
 /// The tutorial's first store, which the package of the suite tests.
 const FIRST_STORE: [&str; 2] = [
@@ -22,7 +24,8 @@ const FILES: [(&str, &str, &str); 7] = [
 /// The tutorial's code blocks in a language.
 fn blocks(language: &str) -> impl Iterator<Item = &'static str> {
     let begin = format!("```{language}\n");
-    let blocks: Vec<_> = TUTORIAL.split(&begin).skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    let (text, _) = TUTORIAL.split_once(NETWORK).expect("the heading of the second example");
+    let blocks: Vec<_> = text.split(&begin).skip(1).filter_map(|rest| rest.split("```").next()).collect();
     blocks.into_iter()
 }
 
@@ -34,7 +37,7 @@ fn every_piece_of_code_is_in_a_file() {
         assert!(all.iter().any(|text| text.contains(block.trim_end())), "in no file:\n{block}");
         compared += 1;
     }
-    assert!(compared >= 10, "no more than {compared} pieces of code");
+    assert!(compared >= 8, "no more than {compared} pieces of code");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The network between the processes and the store: requests and replies are delayed, lost, late
 //! and repeated, and events are lost, late and repeated, as the seed decides.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -42,6 +42,8 @@ pub(crate) struct Network {
     applied: Mutex<HashMap<AcquisitionId, u64>>,
     /// Until when the batch of a claim may be carried out, if it has no answer yet (R24).
     batches: Mutex<HashMap<AcquisitionId, Instant>>,
+    /// The claims that have sent an attempt alone. Only calls of such a claim alone are ordered.
+    alone: Mutex<HashSet<AcquisitionId>>,
     log: Option<Mutex<Vec<(Duration, String)>>>,
 }
 
@@ -69,6 +71,7 @@ impl Network {
             requests: AtomicU64::new(0),
             applied: Mutex::default(),
             batches: Mutex::default(),
+            alone: Mutex::default(),
             log: logs.then(Mutex::default),
         })
     }
@@ -295,6 +298,10 @@ fn of_each<T>(answers: Result<Vec<Result<T>>>, requests: usize) -> Vec<Result<T>
     answers.unwrap_or_else(|error| (0..requests).map(|_| Err(error.clone())).collect())
 }
 
+fn acting() -> LockError {
+    LockError::new(ErrorKind::Unavailable, "the claim's batch may still take effect")
+}
+
 #[async_trait]
 impl LeaseStore for Link {
     fn capabilities(&self) -> StoreCapabilities {
@@ -311,6 +318,7 @@ impl LeaseStore for Link {
 
     async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
         let (what, id) = (format!("attempt {:?}", attempt.claim), attempt.claim.id().clone());
+        self.network.alone.lock().expect("one thread").insert(id.clone());
         let request = attempt.clone();
         let carry: Carry<Reply> = Arc::new(move |store| {
             let request = request.clone();
@@ -390,7 +398,7 @@ impl LeaseStore for Link {
 
     async fn withdraw(&self, claim: &Claim, timeout: Duration) -> Result<()> {
         if !self.may_act_for(claim).is_zero() {
-            return Err(LockError::new(ErrorKind::Unavailable, "the claim's batch may still take effect"));
+            return Err(acting());
         }
         let request = claim.clone();
         let carry: Carry<()> = Arc::new(move |store| {
@@ -398,6 +406,23 @@ impl LeaseStore for Link {
             Box::pin(async move { store.withdraw(&request, timeout).await })
         });
         self.send(format!("withdrawal {claim:?}"), Order::OfClaim(claim.id().clone()), timeout, carry).await
+    }
+
+    async fn withdraw_many(&self, claims: &[Claim], timeout: Duration) -> Vec<Result<()>> {
+        let requests = claims.to_vec();
+        let carry: Carry<Vec<Result<()>>> = Arc::new(move |store| {
+            let requests = requests.clone();
+            Box::pin(async move { Ok(store.withdraw_many(&requests, timeout).await) })
+        });
+        // A batch that may take effect after this moment may do so after the withdrawal.
+        let may_act: Vec<bool> = claims.iter().map(|claim| !self.may_act_for(claim).is_zero()).collect();
+        let answers = self.send(format!("withdrawals {claims:?}"), Order::None, timeout, carry).await;
+        let answers = of_each(answers, claims.len()).into_iter().zip(may_act);
+        answers.map(|(answer, may_act)| if may_act { Err(acting()) } else { answer }).collect()
+    }
+
+    fn may_gather_withdrawal(&self, claim: &Claim) -> bool {
+        !self.network.alone.lock().expect("one thread").contains(claim.id())
     }
 
     async fn waiters(&self, claim: &Claim, timeout: Duration) -> Result<u32> {

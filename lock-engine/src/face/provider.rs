@@ -1,14 +1,14 @@
 //! The provider and its builder.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use distlock_api::style::yield_on_error;
 use distlock_api::{
-    Accounting, AcquireOptions, Acquired, Capabilities, Holder, LockAdmin, LockKey, LockProvider, Result,
+    Accounting, AcquireOptions, Acquired, Busy, Capabilities, Holder, LockAdmin, LockKey, LockProvider, Result, Wait,
 };
-
 use tokio::task::coop::consume_budget;
 use tokio::task::yield_now;
 
@@ -17,6 +17,7 @@ use crate::face::guard::{AcquiredLease, LeaseGuard};
 use crate::options::EngineOptions;
 use crate::run::acquire::{Obtained, Via};
 use crate::run::core::Engine;
+use crate::state::places::Places;
 use crate::store::{AcquireOp, LeaseStore};
 
 /// A [`LockProvider`] over any [`LeaseStore`]: waiting, renewal, loss detection and clean-up.
@@ -41,11 +42,11 @@ use crate::store::{AcquireOp, LeaseStore};
 /// |---|---|---|---|
 /// | `distlock_batch_size` | histogram | `store`, `requests` | requests that went to the store in one call |
 /// | `distlock_gather_seconds` | histogram | `store`, `requests` | how long each of them waited to be sent |
-/// | `distlock_calls_in_line` | gauge | `lane` | calls that wait because the store has as many as it takes at once |
+/// | `distlock_calls_in_line` | gauge | `lane` | requests that wait to be sent |
 ///
-/// `requests` is `acquisitions` or `releases`. Those that went alone are not counted. A
-/// request waits for the others of its batch, and then in line for the store. The lines are those
-/// of all providers; a batch is one call in them.
+/// `requests` is `acquisitions`, `releases` or `withdrawals`. Those that went alone are not
+/// counted. A request waits until the store has room for a call, or for the others of its batch.
+/// The lines are those of all providers.
 #[derive(Clone)]
 pub struct LeaseProvider {
     engine: Arc<Engine>,
@@ -85,7 +86,7 @@ impl LeaseProvider {
         op: Arc<dyn AcquireOp>,
     ) -> Result<AcquiredLease> {
         let options = options.with_default_metadata(&self.engine.options.holder);
-        Ok(match self.acquire(&key, options, Some(&op)).await? {
+        Ok(match self.acquire(key, options, Some(&op)).await? {
             Obtained::Held(held) => AcquiredLease::Held(LeaseGuard::new(held)),
             Obtained::Busy(busy) => AcquiredLease::Busy(busy),
         })
@@ -94,10 +95,14 @@ impl LeaseProvider {
     /// Acquires, and lets other tasks run where the answer may have come without a wait. A caller
     /// that asks again and again would otherwise stop the timers of its runtime, and with them the
     /// renewals.
-    async fn acquire(&self, key: &LockKey, options: AcquireOptions, via: Via<'_>) -> Result<Obtained> {
+    async fn acquire(&self, key: LockKey, options: AcquireOptions, via: Via<'_>) -> Result<Obtained> {
         // A lease that is handed on, joined or parked.
         consume_budget().await;
+        let tried = is_batched_try(&options).then(|| key.clone());
         let obtained = self.engine.acquire(key, options, via).await;
+        if let (Some(key), Ok(Obtained::Busy(_))) = (tried, &obtained) {
+            self.contended().set(&key, Some(REFUSED_TRIES));
+        }
         // A refusal. It is rare, or its caller should be slower.
         if !matches!(obtained, Ok(Obtained::Held(_))) {
             yield_now().await;
@@ -105,11 +110,24 @@ impl LeaseProvider {
         obtained
     }
 
+    fn contended(&self) -> MutexGuard<'_, Places<u8>> {
+        self.engine.contended.lock().expect("no code in here panics")
+    }
+
     /// Returns the store.
     #[must_use]
     pub fn store(&self) -> &Arc<dyn LeaseStore> {
-        &self.engine.store
+        &self.engine.outbox.store
     }
+}
+
+/// After a [batched](AcquireOptions::batched) try has found a key busy, so many more of them are
+/// refused without a request. Their callers then ask for the key by itself, and take no keys behind
+/// it only to give them back.
+const REFUSED_TRIES: u8 = 32;
+
+fn is_batched_try(options: &AcquireOptions) -> bool {
+    options.is_batched() && matches!(options.wait(), Wait::Try | Wait::UpTo(Duration::ZERO))
 }
 
 /// Configures a [`LeaseProvider`]. Returned by [`LeaseProvider::builder`].
@@ -189,7 +207,7 @@ impl fmt::Debug for LeaseProvider {
 
 impl fmt::Display for LeaseProvider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.engine.store.name())
+        f.write_str(self.engine.outbox.store.name())
     }
 }
 
@@ -197,10 +215,21 @@ impl fmt::Display for LeaseProvider {
 impl LockProvider for LeaseProvider {
     async fn acquire_with(&self, key: LockKey, options: AcquireOptions) -> Result<Acquired> {
         let options = options.with_default_metadata(&self.engine.options.holder);
-        Ok(match self.acquire(&key, options, None).await? {
+        Ok(match self.acquire(key, options, None).await? {
             Obtained::Held(held) => Acquired::Held(held.into_guard()),
             Obtained::Busy(busy) => Acquired::Busy(busy),
         })
+    }
+
+    /// Refuses batched tries of a key that was busy lately, and has no other answer.
+    fn acquire_now(&self, key: &LockKey, options: &AcquireOptions) -> Option<Result<Acquired>> {
+        if !is_batched_try(options) || self.engine.closed.is_cancelled() {
+            return None;
+        }
+        let mut contended = self.contended();
+        let left = contended.get(key)?;
+        contended.set(key, left.checked_sub(1).filter(|left| *left > 0));
+        Some(Ok(Acquired::Busy(Busy::new())))
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -212,7 +241,7 @@ impl LockProvider for LeaseProvider {
     }
 
     fn admin(&self) -> Option<&dyn LockAdmin> {
-        self.engine.store.admin()
+        self.engine.outbox.store.admin()
     }
 
     async fn close(&self) -> Result<()> {

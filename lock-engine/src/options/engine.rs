@@ -25,24 +25,23 @@ const DAY: Duration = Duration::from_secs(86_400);
 ///     .ttl(Duration::from_secs(10))
 ///     .request_timeout(Duration::from_secs(2))
 ///     .queue(QueueOptions::new().capacity(100));
-/// assert_eq!(options.request_limit(), Duration::from_secs(2));
+/// assert_eq!(options.request_timeout, Duration::from_secs(2));
 /// ```
 #[derive(Clone, Debug)]
 #[must_use]
+#[non_exhaustive]
 pub struct EngineOptions {
-    // Public for `engine_setters!` only.
-    #[doc(hidden)]
+    /// The lease terms of acquisitions that set none of their own.
     pub lease: LeaseOptions,
-    #[doc(hidden)]
+    /// The owner and the remarks of the locks.
     pub holder: Holder,
-    #[doc(hidden)]
+    /// How long one request to the store may take.
     pub request_timeout: Duration,
-    /// The first pause and the longest one.
-    #[doc(hidden)]
+    /// The first pause of a waiter that polls, and the longest one.
     pub poll_interval: (Duration, Duration),
-    #[doc(hidden)]
+    /// How waiters queue; `None` if they take no tickets.
     pub queue: Option<QueueOptions>,
-    #[doc(hidden)]
+    /// How long a lease is handed on within the process; `None` if it is not.
     pub hand_off: Option<HandOff>,
 }
 
@@ -72,18 +71,6 @@ impl EngineOptions {
     pub fn holder(mut self, holder: Holder) -> Self {
         self.holder = holder;
         self
-    }
-
-    /// Returns how long one request to the store may take.
-    #[must_use]
-    pub fn request_limit(&self) -> Duration {
-        self.request_timeout
-    }
-
-    /// Returns the lease terms for acquisitions that set none of their own.
-    #[must_use]
-    pub fn lease_options(&self) -> LeaseOptions {
-        self.lease
     }
 
     /// Returns the time that a store gets for a request: a little less than the request timeout, so
@@ -125,8 +112,8 @@ impl EngineOptions {
 }
 
 /// Defines the setters of [`EngineOptions`] inside an `impl` of a builder that has such a value in
-/// the named field, or in a field of a field. Their documentation links to `distlock-api`, on which
-/// the backend must depend.
+/// the named field, or in a field of a field. They name types of `distlock-api`, on which the
+/// backend must depend.
 ///
 /// ```
 /// use distlock_engine::{EngineOptions, engine_setters};
@@ -148,41 +135,41 @@ macro_rules! engine_setters {
     ($($field:ident).*) => {
         /// Replaces the lease terms of acquisitions that set none. Defaults to those of
         /// [`LeaseOptions`](distlock_api::LeaseOptions).
-        pub fn lease(mut self, defaults: $crate::__setters::LeaseOptions) -> Self {
+        pub fn lease(mut self, defaults: ::distlock_api::LeaseOptions) -> Self {
             self$(.$field)*.lease = defaults;
             self
         }
 
         /// Sets how long the store keeps a lease without a renewal, in whole milliseconds. Defaults
         /// to 30 s. An acquisition can set [its own](distlock_api::Acquire::ttl).
-        pub fn ttl(mut self, ttl: $crate::__setters::Duration) -> Self {
+        pub fn ttl(mut self, ttl: ::std::time::Duration) -> Self {
             self$(.$field)*.lease = self$(.$field)*.lease.ttl(ttl);
             self
         }
 
         /// Sets when leases are renewed. Defaults to every third of the ttl.
-        pub fn renewal(mut self, renewal: $crate::__setters::RenewalPolicy) -> Self {
+        pub fn renewal(mut self, renewal: ::distlock_api::RenewalPolicy) -> Self {
             self$(.$field)*.lease = self$(.$field)*.lease.renewal(renewal);
             self
         }
 
         /// Sets how much earlier than the store a guard considers itself lost. Defaults to a tenth
         /// of the ttl, 1 s at most.
-        pub fn safety_margin(mut self, margin: $crate::__setters::Duration) -> Self {
+        pub fn safety_margin(mut self, margin: ::std::time::Duration) -> Self {
             self$(.$field)*.lease = self$(.$field)*.lease.safety_margin(margin);
             self
         }
 
         /// Keeps a key closed for at least this long after a grant, even if its guard is released
         /// earlier. Defaults to no minimum.
-        pub fn hold_at_least(mut self, duration: $crate::__setters::Duration) -> Self {
+        pub fn hold_at_least(mut self, duration: ::std::time::Duration) -> Self {
             self$(.$field)*.lease = self$(.$field)*.lease.hold_at_least(duration);
             self
         }
 
         /// Names the holder of the locks, for people. Defaults to the owner of
         /// [`Holder::this_process`](distlock_api::Holder::this_process), unique per process.
-        pub fn owner(mut self, owner: impl Into<$crate::__setters::Arc<str>>) -> Self {
+        pub fn owner(mut self, owner: impl Into<::std::sync::Arc<str>>) -> Self {
             self$(.$field)*.holder = self$(.$field)*.holder.with_owner(owner);
             self
         }
@@ -204,21 +191,21 @@ macro_rules! engine_setters {
         /// included: the bound of a try, of a release, and of all background work. Defaults to 5 s.
         /// An acquisition is also bounded by its ttl less the safety margin: a later answer would
         /// be of no use.
-        pub fn request_timeout(mut self, limit: $crate::__setters::Duration) -> Self {
+        pub fn request_timeout(mut self, limit: ::std::time::Duration) -> Self {
             self$(.$field)*.request_timeout = limit;
             self
         }
 
         /// Sets how often a waiter polls that gets no event and knows of no expiry: first after
         /// `first`, then doubling up to `longest`, with jitter. Defaults to 10 ms and 250 ms.
-        pub fn poll_interval(mut self, first: $crate::__setters::Duration, longest: $crate::__setters::Duration) -> Self {
+        pub fn poll_interval(mut self, first: ::std::time::Duration, longest: ::std::time::Duration) -> Self {
             self$(.$field)*.poll_interval = (first, longest);
             self
         }
 
         /// Sets how waiters queue with the waiters of other processes. Defaults to
         /// `QueueOptions::new()`.
-        pub fn queue(mut self, options: $crate::__setters::QueueOptions) -> Self {
+        pub fn queue(mut self, options: $crate::QueueOptions) -> Self {
             self$(.$field)*.queue = Some(options);
             self
         }
@@ -232,7 +219,7 @@ macro_rules! engine_setters {
 
         /// Sets how long a lease is handed on within the process while other processes wait for it.
         /// Defaults to `HandOff::new()`.
-        pub fn hand_off(mut self, limits: $crate::__setters::HandOff) -> Self {
+        pub fn hand_off(mut self, limits: $crate::HandOff) -> Self {
             self$(.$field)*.hand_off = Some(limits);
             self
         }

@@ -2,39 +2,30 @@
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use distlock_api::{
-    AcquireOptions, Busy, ErrorKind, FencingToken, Holder, LeaseOptions, LeaseTerms, LockError, LockKey, Mode, Result,
+    AcquireOptions, Busy, ErrorKind, Holder, LeaseOptions, LeaseTerms, LockError, LockKey, Mode, Result,
 };
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 
 use crate::log::log;
 use crate::options::WhenFull;
-use crate::run::attempt::{Acquisition, Patience};
+use crate::run::attempt::{Acquisition, AttemptLimits};
 use crate::run::clock;
 use crate::run::core::{Engine, current_home};
 use crate::run::held::HeldLease;
-use crate::run::transit::{Delivery, Lease, Requirements, Turn};
-use crate::simulation::defect;
+use crate::run::local::{Entry, Waiting};
+use crate::run::outbox::Together;
+use crate::run::transit::{Lease, Turn, Wanted};
 use crate::state::backoff::Poll;
 use crate::state::claim::QueuedTicket;
-use crate::state::gather::Company;
 use crate::state::lease::Origin;
 use crate::state::ledger;
-use crate::state::line::Found;
 use crate::state::time::Now;
 use crate::state::wait::{Circumstances, Limit, Next, Settings, Start, Wait};
 use crate::store::{AcquireOp, Attempt, BusyReply, Claim, QueueStanding, Reply, Ticket};
-
-/// Waits until the caller's limit.
-async fn passed(limit: Limit) {
-    match limit.instant() {
-        Some(limit) => sleep_until(limit).await,
-        None => std::future::pending().await,
-    }
-}
 
 /// The result of an acquisition.
 pub(crate) enum Obtained {
@@ -48,36 +39,31 @@ pub(crate) type Via<'a> = Option<&'a Arc<dyn AcquireOp>>;
 impl Engine {
     pub(crate) async fn acquire(
         self: &Arc<Self>,
-        key: &LockKey,
+        key: LockKey,
         options: AcquireOptions,
         via: Via<'_>,
     ) -> Result<Obtained> {
-        let lease = options.lease().or(self.options.lease);
-        let obtained = self
-            .check(lease, options.holder(), options.mode())
-            .map(|(terms, holder)| {
-                let limit = Limit::new(options.wait(), options.is_batched(), Instant::now);
-                self.acquire_checked(key, limit, (options.mode(), terms, holder), via)
-            })?
-            .await
-            .map_err(|error| error.with_key(key.clone()));
-        obtained.map(|mut obtained| {
-            if let Obtained::Held(held) = &mut obtained {
-                held.set_linger(lease.get_linger());
-            }
-            obtained
-        })
+        let (lease, mode) = (options.lease().or(self.options.lease), options.mode());
+        let (terms, holder) = self.check(lease, options.holder(), mode)?;
+        let limit = Limit::new(options.wait(), options.is_batched(), Instant::now);
+        let home = current_home().map_err(|error| error.with_key(key.clone()))?;
+        let wanted = Wanted { key, mode, terms, holder, home, limit, via: via.cloned() };
+        let mut obtained = self.acquire_checked(&wanted).await.map_err(|error| error.with_key(wanted.key.clone()))?;
+        if let Obtained::Held(held) = &mut obtained {
+            held.set_linger(lease.get_linger());
+        }
+        Ok(obtained)
     }
 
     /// Checks the options before any I/O.
     fn check(&self, lease: LeaseOptions, holder: &Holder, mode: Mode) -> Result<(LeaseTerms, Holder)> {
         let terms = lease.terms()?;
-        self.store.capabilities().check_terms(self.store.name(), &terms)?;
+        self.declared.check_terms(self.outbox.store.name(), &terms)?;
         if !mode.is_exclusive() {
-            mode.ensure_supported(self.store.name(), &self.capabilities())?;
+            mode.ensure_supported(self.outbox.store.name(), &self.capabilities())?;
         }
-        if terms.hold_at_least.is_some() && !self.store.capabilities().minimum_hold {
-            let name = self.store.name();
+        if terms.hold_at_least.is_some() && !self.declared.minimum_hold {
+            let name = self.outbox.store.name();
             let message =
                 format!("the store {name} does not support a minimum hold: acquire without one, or use another store");
             return Err(LockError::new(ErrorKind::Unsupported, message));
@@ -89,158 +75,23 @@ impl Engine {
         Ok((terms, holder))
     }
 
-    async fn acquire_checked(
-        self: &Arc<Self>,
-        key: &LockKey,
-        limit: Limit,
-        (mode, terms, holder): (Mode, LeaseTerms, Holder),
-        via: Via<'_>,
-    ) -> Result<Obtained> {
-        let wanted = Requirements { mode, terms, holder, home: current_home()?, via: via.is_some() };
+    async fn acquire_checked(self: &Arc<Self>, wanted: &Wanted) -> Result<Obtained> {
         if self.closed.is_cancelled() {
             return Err(LockError::closed());
         }
-        // A caller that was in the local queue knows that the lock is busy, even if no time is left
-        // for an attempt.
-        let mut busy = None;
-        let found = self.local_queues.try_take(key, &wanted);
-        if let Found::AcquiringBeside = found
-            && let Some((lease, token)) = self.join(key, &wanted)
-        {
-            return Ok(Obtained::Held(self.guard(&lease, token)));
+        match self.enter_local(wanted).await? {
+            Entry::Held(guard) => Ok(Obtained::Held(guard)),
+            Entry::Busy => Ok(Obtained::Busy(Busy::new())),
+            // Boxed: it is large, and a caller that gets a lease from another one does without it.
+            Entry::Attempt { turn, has_waited } => Box::pin(self.drive(wanted, turn, has_waited)).await,
         }
-        let turn = match limit {
-            Limit::Once { .. } => match found {
-                Found::Turn(turn) => Some(turn),
-                Found::Held if self.may_hold(key) => return Ok(Obtained::Busy(Busy::new())),
-                // It does not overtake a caller that waits (C15).
-                _ if limit == Limit::Once { batched: true } => return Ok(Obtained::Busy(Busy::new())),
-                // The lease of this process has ended, or a caller waits for a holder elsewhere,
-                // which may have released by now: only the store knows.
-                Found::Held | Found::Acquiring | Found::AcquiringBeside => None,
-            },
-            Limit::Until(_) | Limit::Never => match found {
-                Found::Turn(turn) => Some(turn),
-                Found::Held | Found::Acquiring | Found::AcquiringBeside => {
-                    busy = Some(Busy::new());
-                    let _waiting = Waiting::new(&self.waiting);
-                    let delivery = tokio::select! {
-                        biased;
-                        () = self.closed.cancelled() => return Err(LockError::closed()),
-                        delivery = self.local_queues.take(key, wanted.clone()) => delivery,
-                        () = passed(limit) => return Ok(Obtained::Busy(Busy::new())),
-                    };
-                    match delivery {
-                        Delivery::Turn(turn) => Some(turn),
-                        Delivery::Joined(joined) => match joined.arrive(&clock::now()) {
-                            Some((lease, token)) => return Ok(Obtained::Held(self.guard(&lease, token))),
-                            // It was lost on the way. Without the turn, like a caller that does
-                            // not wait.
-                            None => None,
-                        },
-                    }
-                }
-            },
-        };
-        // Before the limit is checked: a lease that has been handed to this caller is held.
-        let turn = match self.receive(turn, limit, &wanted).await {
-            Ok(guard) => return Ok(Obtained::Held(guard)),
-            Err(turn) => turn,
-        };
-        let turn = match self.join_with(key, turn, &wanted) {
-            Ok(guard) => return Ok(Obtained::Held(guard)),
-            Err(turn) => turn,
-        };
-        let now = clock::now();
-        if limit.has_passed(&now) {
-            return Ok(Obtained::Busy(Busy::new()));
-        }
-        // Boxed: it is large, and a caller that gets a lease from another one does without it.
-        Box::pin(self.attempt_until_granted(key, (limit, now), wanted, (turn, busy), via)).await
-    }
-
-    /// Joins the shared lease of this process, if the caller is a reader and has the turn.
-    /// Otherwise returns the turn.
-    fn join_with(
-        self: &Arc<Self>,
-        key: &LockKey,
-        turn: Option<Turn>,
-        wanted: &Requirements,
-    ) -> std::result::Result<HeldLease, Option<Turn>> {
-        if wanted.mode.is_exclusive() {
-            return Err(turn);
-        }
-        let Some(turn) = turn else { return Err(None) };
-        match self.join(key, wanted) {
-            Some((lease, token)) => {
-                self.pass_turn_of_shared(turn, &lease);
-                Ok(self.guard(&lease, token))
-            }
-            None => Err(Some(turn)),
-        }
-    }
-
-    /// Returns whether a lease of this process may hold the key. Not if its deadline has passed,
-    /// even if the keeper has not noticed that yet (C10).
-    fn may_hold(&self, key: &LockKey) -> bool {
-        let Some(id) = self.local_queues.holder(key) else { return false };
-        let lease = self.ledger().lease(&id);
-        lease.is_some_and(|lease| lease.may_be_held(&clock::now()))
-    }
-
-    /// Takes the lease that the previous guard has handed on (rule R21 of distlock-mongo's
-    /// PROTOCOL). Without one, returns the turn.
-    async fn receive(
-        self: &Arc<Self>,
-        mut turn: Option<Turn>,
-        limit: Limit,
-        wanted: &Requirements,
-    ) -> std::result::Result<HeldLease, Option<Turn>> {
-        let (handed_on, turn) = match turn.as_mut().and_then(Turn::take_lease) {
-            Some(handed_on) => (handed_on, turn.expect("it had a lease with it")),
-            None => return Err(turn),
-        };
-        let lease = handed_on.lease();
-        // A lease that is handed on brings nothing else with it.
-        if wanted.met_by(lease) {
-            return match lease.receive(turn, &clock::now()) {
-                Ok((token, was_parked)) => {
-                    self.ledger().count_hand_over();
-                    // A lease that was parked was not queried about when it was given up.
-                    if let Some(limits) = self.options.hand_off.as_ref().filter(|_| was_parked)
-                        && lease.should_query_waiters(Instant::now(), limits)
-                    {
-                        self.query_waiters(lease);
-                    }
-                    Ok(self.guard(lease, token))
-                }
-                Err(turn) => Err(Some(turn)),
-            };
-        }
-        // Once its release has been sent, the lease has no holder. If the caller leaves meanwhile,
-        // the release continues in the background.
-        if !defect!(NotReleasedBeforeHandOn)
-            && let Some(job) = self.release_handed_on(lease, &clock::now())
-        {
-            tokio::select! {
-                biased;
-                _ = Box::pin(job.run()) => {}
-                () = passed(limit) => {}
-                () = self.closed.cancelled() => {}
-            }
-        }
-        Err(Some(turn))
-    }
-
-    fn guard(self: &Arc<Self>, lease: &Arc<Lease>, token: FencingToken) -> HeldLease {
-        HeldLease::new(self.clone(), lease.clone(), token)
     }
 
     /// Returns the request for a lease, with a ticket if the caller waits and the store keeps a
     /// queue.
-    fn attempt(&self, claim: &Claim, limit: Limit, wanted: &Requirements, block: NonZeroU32) -> Attempt {
-        let Requirements { mode, terms, holder, via, .. } = wanted;
-        let can = self.store.capabilities();
+    fn attempt(&self, claim: &Claim, wanted: &Wanted, block: NonZeroU32) -> Attempt {
+        let Wanted { mode, terms, holder, via, limit, .. } = wanted;
+        let can = self.outbox.store.capabilities();
         // The caller leaves at its limit, the call continues: cutting it off would cost the store a
         // connection, and leave an unknown outcome.
         let mut attempt = Attempt::new(claim.clone(), terms.ttl)
@@ -253,7 +104,12 @@ impl Engine {
         }
         // What a typed style brings is for one guard, and so is its lease.
         let for_several = *mode == Mode::Exclusive || (*mode == Mode::Shared && terms.renew_every.is_some());
-        if for_several && self.options.hand_off.is_some() && can.token_blocks && !terms.is_for_one_guard() && !via {
+        if for_several
+            && self.options.hand_off.is_some()
+            && can.token_blocks
+            && !terms.is_for_one_guard()
+            && via.is_none()
+        {
             attempt = attempt.with_tokens(block);
         }
         attempt
@@ -261,27 +117,21 @@ impl Engine {
 
     /// Carries out what [`Wait`] decides. The clocks are read once after each await, because
     /// nothing between two of them takes time.
-    async fn attempt_until_granted(
-        self: &Arc<Self>,
-        key: &LockKey,
-        (limit, mut now): (Limit, Now),
-        wanted: Requirements,
-        (mut turn, busy): (Option<Turn>, Option<Busy>),
-        via: Via<'_>,
-    ) -> Result<Obtained> {
-        let (terms, mode) = (wanted.terms, wanted.mode);
+    async fn drive(self: &Arc<Self>, wanted: &Wanted, mut turn: Option<Turn>, has_waited: bool) -> Result<Obtained> {
+        let Wanted { key, mode, terms, limit, .. } = wanted;
+        let (limit, mut now) = (*limit, clock::now());
         let (first, longest) = self.options.poll_interval;
         // The same for each attempt of the claim.
-        let block = self.ledger().next_block(key, mode);
-        let mut acquisition = Acquisition::new(self, (key, mode), terms.ttl, via.cloned());
+        let block = self.ledger().next_block(key, *mode);
+        let mut acquisition = Acquisition::new(self, wanted);
         let settings = Settings {
             limit,
-            terms,
+            terms: *terms,
             poll: Poll { first, longest },
             refuses_when_full: self.options.queue.is_some_and(|queue| queue.when_full == WhenFull::Refuse),
-            needs_answer: via.is_some(),
+            needs_answer: wanted.via.is_some(),
         };
-        let mut wait = Wait::new(settings, busy, &now);
+        let mut wait = Wait::new(settings, has_waited.then(Busy::new), &now);
         // An answer after ttl - margin could only bring a lease that is lost already (C3).
         let answer = self.options.request_timeout.min(terms.ttl - terms.margin);
         let leaves = match limit {
@@ -293,15 +143,16 @@ impl Engine {
         loop {
             next = match next {
                 Next::Attempt => {
-                    let attempt = self.attempt(acquisition.claim(), limit, &wanted, block);
+                    let attempt = self.attempt(acquisition.claim(), wanted, block);
                     let ticket = attempt.ticket;
                     // C18: a caller that does not wait gets one round trip, unless it has others.
-                    let batched = match limit {
-                        Limit::Once { batched: true } => Some(Company::Certain),
-                        _ => ticket.map(|_| Company::Unknown),
+                    let together = match limit {
+                        Limit::Once { batched: true } => Together::InGroup,
+                        _ if ticket.is_some() => Together::Perhaps,
+                        _ => Together::No,
                     };
-                    let patience = Patience { limit: leaves, answer, admission: wait.admission(), batched };
-                    let answer = acquisition.attempt(attempt, patience).await;
+                    let limits = AttemptLimits { leaves, answer, is_refusable: wait.admission(), together };
+                    let answer = acquisition.attempt(attempt, limits).await;
                     now = clock::now();
                     if let (Ok((_, Reply::Busy(_))), Some(turn)) = (&answer, &turn) {
                         turn.mark_waiting();
@@ -346,7 +197,7 @@ impl Engine {
                         wait.on_timer(&now)
                     }
                 }
-                Next::Start(start) => match self.enter(&acquisition, &start, &now, &wanted, turn) {
+                Next::Start(start) => match self.enter(&acquisition, &start, &now, wanted, turn) {
                     NewGuard::Held(guard) => {
                         acquisition.complete();
                         return Ok(Obtained::Held(guard));
@@ -395,13 +246,13 @@ impl Engine {
         acquisition: &Acquisition<'_>,
         start: &Start,
         now: &Now,
-        wanted: &Requirements,
+        wanted: &Wanted,
         turn: Option<Turn>,
     ) -> NewGuard {
         let Start { grant, sent, deadline, .. } = start;
         let claim = acquisition.claim().clone();
         let home = Handle::current();
-        let origin = Origin { home_id: home.id(), home, company: acquisition.company() };
+        let origin = Origin { home_id: home.id(), home, in_group: acquisition.in_group() };
         let terms = (wanted.terms, wanted.holder.clone());
         // Only an exclusive lease keeps the turn: others may hold the key together with it.
         let (keeps, passes) = if wanted.mode.is_exclusive() { (turn, None) } else { (None, turn) };
@@ -423,7 +274,7 @@ impl Engine {
         if let Some(turn) = passes {
             self.pass_turn_of_shared(turn, &lease);
         }
-        NewGuard::Held(self.guard(&lease, grant.token))
+        NewGuard::Held(HeldLease::new(self.clone(), lease, grant.token))
     }
 }
 
@@ -442,21 +293,5 @@ fn log_failure(key: &LockKey, failed_before: u32, wait: &Wait, warned: &mut bool
         log!(warn, lock.key = %key, %error, "attempt to acquire failed; retrying while time is left");
     } else {
         log!(debug, lock.key = %key, %error, "attempt failed");
-    }
-}
-
-/// Counts a waiting caller while it exists.
-struct Waiting<'a>(&'a AtomicU64);
-
-impl<'a> Waiting<'a> {
-    fn new(count: &'a AtomicU64) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(count)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -20,14 +20,15 @@ use scopeguard::{ScopeGuard, guard};
 use tokio::time::{Instant, sleep};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::run::call::{Call, InFlight};
+use crate::run::call::InFlight;
 use crate::run::clock;
 use crate::run::core::Engine;
+use crate::run::outbox::{CallLimits, Together, WriteUnder};
 use crate::run::transit::Lease;
 use crate::simulation::defect;
 use crate::state::backoff;
 use crate::state::ledger::End;
-use crate::store::{Lane, Write, WriteOp, Written};
+use crate::store::{Write, WriteOp, Written};
 
 /// One write, sent until its outcome is known.
 struct WriteRequest {
@@ -93,13 +94,12 @@ impl WriteRequest {
     /// not sent.
     async fn attempt(&mut self, until: Instant) -> Result<Written> {
         if !self.call.is_under_way() {
-            let (op, write) = (self.op.clone(), self.write.clone());
-            let request = async move { op.write(&write).await };
-            self.call.begin(Call::new(self.engine.store.lanes(), Lane::Release, Some(until), false, request)?);
+            let request = WriteUnder { op: self.op.clone(), write: self.write.clone() };
+            self.call.begin(self.engine.outbox.send(request, CallLimits::until(until, Together::No)));
         }
         match self.call.answer(Some(until), self.engine.options.request_timeout).await {
             Some(answered) => answered.answer,
-            None => Err(self.call.leave_unanswered(&*self.engine.store)),
+            None => Err(self.call.leave_unanswered(&*self.engine.outbox.store)),
         }
     }
 

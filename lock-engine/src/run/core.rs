@@ -15,13 +15,14 @@ use tokio_util::task::TaskTracker;
 
 use crate::log::log;
 use crate::options::EngineOptions;
-use crate::run::gather::{Acquisitions, Gathering, Releases};
+use crate::run::outbox::Outbox;
 use crate::run::transit::{Lease, Ledger, LocalQueues};
 use crate::state::lease::LeaseView;
 use crate::state::ledger::End;
+use crate::state::places::Places;
 use crate::state::schedule::HomeId;
 use crate::state::time::Now;
-use crate::store::{LeaseStore, ProviderId};
+use crate::store::{LeaseStore, ProviderId, StoreCapabilities};
 
 /// How many clean-ups are repeated at once, and how many lost leases are withdrawn at once.
 const BACKGROUND_CALLS: usize = 64;
@@ -40,9 +41,11 @@ pub(crate) enum Listening {
 
 /// One engine: the shared state of a provider and all its guards.
 pub(crate) struct Engine {
-    pub(crate) store: Arc<dyn LeaseStore>,
     pub(crate) id: ProviderId,
     pub(crate) options: EngineOptions,
+    /// What the store declared when the provider was made. Its shortest ttl and its minimum hold do
+    /// not change later, so an acquisition within the process need not query them.
+    pub(crate) declared: StoreCapabilities,
     pub(crate) local_queues: Arc<LocalQueues>,
     pub(crate) ledger: Mutex<Ledger>,
     /// Background work, and whatever else [`close`](Engine::close) must wait for.
@@ -66,16 +69,19 @@ pub(crate) struct Engine {
     /// Whether the stream of events is open.
     pub(crate) stream_open: AtomicBool,
     pub(crate) waiting: AtomicU64,
-    pub(crate) acquisitions: Arc<Gathering<Acquisitions>>,
-    pub(crate) releases: Arc<Gathering<Releases>>,
+    pub(crate) outbox: Arc<Outbox>,
+    /// Keys that a batched try found busy lately, and how many more of them are refused.
+    pub(crate) contended: Mutex<Places<u8>>,
 }
 
 impl Engine {
     pub(crate) fn new(store: Arc<dyn LeaseStore>, options: EngineOptions) -> Arc<Self> {
+        let (id, declared) = (ProviderId::random(), store.capabilities());
         Arc::new(Self {
-            store,
-            id: ProviderId::random(),
+            outbox: Arc::new(Outbox::new(store, id)),
+            id,
             options,
+            declared,
             local_queues: Arc::default(),
             ledger: Mutex::default(),
             tasks: TaskTracker::new(),
@@ -89,8 +95,7 @@ impl Engine {
             reader_wake: Arc::default(),
             stream_open: AtomicBool::new(false),
             waiting: AtomicU64::new(0),
-            acquisitions: Arc::default(),
-            releases: Arc::default(),
+            contended: Mutex::default(),
         })
     }
 
@@ -111,7 +116,7 @@ impl Engine {
 
     /// Returns what the provider can do: what its store can, as it is configured.
     pub(crate) fn capabilities(&self) -> Capabilities {
-        let store = self.store.capabilities();
+        let store = self.outbox.store.capabilities();
         let mut capabilities = Capabilities::default();
         capabilities.expiry = true;
         capabilities.minimum_hold = store.minimum_hold;
@@ -177,13 +182,13 @@ impl Drop for Engine {
 
 impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LeaseProvider")
-            .field("store", &self.store.name())
+        let mut shown = f.debug_struct("LeaseProvider");
+        shown
+            .field("store", &self.outbox.store.name())
             .field("id", &format_args!("{}", self.id))
             .field("accounting", &self.accounting())
-            .field("lanes", &self.store.lanes())
-            .field("acquisitions", &self.acquisitions)
-            .field("releases", &self.releases)
-            .finish_non_exhaustive()
+            .field("lanes", &self.outbox.store.lanes());
+        self.outbox.add_fields(&mut shown);
+        shown.finish_non_exhaustive()
     }
 }

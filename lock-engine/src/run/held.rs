@@ -9,11 +9,11 @@ use std::time::Duration;
 use distlock_api::{FencingToken, LeaseHandle, LockGuard, Loss, LostSignal, ReleaseFuture, ReleaseOutcome, Result};
 use tokio::time::{Instant, sleep_until};
 
-use crate::run::call::Call;
 use crate::run::clock;
 use crate::run::commit::{self, CommitJob, RefusedCommit};
 use crate::run::core::{Engine, current_home};
 use crate::run::join::Left;
+use crate::run::outbox::{CallLimits, CountWaiters, Together};
 use crate::run::release::ReleaseJob;
 use crate::run::transit::{InTransit, Lease, ReleaseUnclaimed, Turn};
 use crate::simulation::defect;
@@ -21,7 +21,7 @@ use crate::state::hand_off::NextUse;
 use crate::state::lease::{LeaseView, ReleaseStart};
 use crate::state::ledger::End;
 use crate::state::time::Now;
-use crate::store::{Lane, Release, WriteOp, Written};
+use crate::store::{Release, WriteOp, Written};
 
 /// What the engine keeps behind a guard.
 pub(crate) struct HeldLease {
@@ -118,7 +118,7 @@ impl HeldLease {
         };
         let Err(turn) = handed_on else {
             if defect!(HandedOnAfterRelease) {
-                let (store, release) = (self.engine.store.clone(), Release::new(self.lease.claim().clone()));
+                let (store, release) = (self.engine.outbox.store.clone(), Release::new(self.lease.claim().clone()));
                 let work = async move { drop(store.release(&release).await) };
                 self.engine.spawn(self.lease.home(), work);
             }
@@ -306,17 +306,12 @@ impl Engine {
         let (engine, lease) = (self.clone(), lease.clone());
         let home = lease.home().clone();
         self.spawn(&home, async move {
-            let (store, claim, bound) = (engine.store.clone(), lease.claim().clone(), engine.options.store_timeout());
-            let request = async move { store.waiters(&claim, bound).await };
-            let deadline = Instant::now() + engine.options.request_timeout;
+            let query = CountWaiters { claim: lease.claim().clone(), timeout: engine.options.store_timeout() };
             let called = Instant::now();
-            let (sent, answer) = match Call::new(engine.store.lanes(), Lane::Refresh, Some(deadline), false, request) {
-                Ok(mut call) => {
-                    let answer = call.answer(Some(deadline), engine.options.request_timeout).await;
-                    (call.sent().unwrap_or(called), answer)
-                }
-                Err(_) => (called, None),
-            };
+            let deadline = called + engine.options.request_timeout;
+            let mut call = engine.outbox.send(query, CallLimits::until(deadline, Together::No));
+            let answer = call.answer(Some(deadline), engine.options.request_timeout).await;
+            let sent = call.sent_at().unwrap_or(called);
             // If the query fails, assume that another process is waiting.
             let others = !matches!(answer, Some(Ok(0)));
             lease.waiters_answered(sent, others);
@@ -373,14 +368,13 @@ mod tests {
     use tokio::runtime::Handle;
 
     use super::*;
-    use crate::state::gather::Company;
     use crate::state::lease::{Origin, deadline};
     use crate::store::{Claim, Grant, ProviderId};
     use distlock_api::{Holder, LeaseOptions, LockKey};
 
     fn granted() -> Arc<Lease> {
         let home = Handle::current();
-        let origin = Origin { home_id: home.id(), home, company: Company::Unknown };
+        let origin = Origin { home_id: home.id(), home, in_group: false };
         let claim = Claim::new(LockKey::new("k").unwrap(), ProviderId::random().acquisition_id());
         let terms = LeaseOptions::new().terms().unwrap();
         let (sent, grant) = (Instant::now(), Grant::new(FencingToken::new(7), terms.ttl));

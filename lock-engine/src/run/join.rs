@@ -19,13 +19,13 @@
 
 use std::sync::Arc;
 
-use distlock_api::{FencingToken, LockKey, Mode};
+use distlock_api::{FencingToken, Mode};
 use tokio::time::Instant;
 
 use crate::run::clock;
 use crate::run::core::Engine;
 use crate::run::release::ReleaseJob;
-use crate::run::transit::{Joined, Lease, Requirements, Turn};
+use crate::run::transit::{Joined, Lease, Turn, Wanted};
 use crate::state::ledger::End;
 use crate::state::sharing::Leaving;
 use crate::state::time::Now;
@@ -42,14 +42,10 @@ pub(crate) enum Left {
 impl Engine {
     /// Joins the shared lease of this process, if there is one that suits the caller. Returns the
     /// lease, and the token of the new guard.
-    pub(crate) fn join(
-        self: &Arc<Self>,
-        key: &LockKey,
-        requirements: &Requirements,
-    ) -> Option<(Arc<Lease>, FencingToken)> {
-        let limits = self.options.hand_off.as_ref().filter(|_| requirements.mode == Mode::Shared)?;
+    pub(crate) fn join(self: &Arc<Self>, wanted: &Wanted) -> Option<(Arc<Lease>, FencingToken)> {
+        let limits = self.options.hand_off.as_ref().filter(|_| wanted.mode == Mode::Shared)?;
         let mut ledger = self.ledger();
-        let lease = ledger.joinable(key).filter(|lease| requirements.met_by(lease))?.clone();
+        let lease = ledger.joinable(&wanted.key).filter(|lease| wanted.met_by(lease))?.clone();
         let joined = ledger.join(&lease, &clock::now(), limits, false);
         drop(ledger);
         let token = joined.ok()?;

@@ -1,41 +1,32 @@
 //! The one task per runtime that renews leases, refreshes tickets, and notices missed deadlines.
 
-use std::future::Future;
-use std::pin::Pin;
+use std::any::Any;
 use std::sync::{Arc, Weak};
-use std::task::Poll;
 use std::time::Duration;
 
-use distlock_api::{ErrorKind, LockError, Phase, Result, contained};
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
+use distlock_api::style::contained;
+use distlock_api::{ErrorKind, LockError, Phase, Result};
 use tokio::runtime::{self, Handle};
-use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
 
 use crate::log::log;
 use crate::run::call::guarded;
 use crate::run::clock;
 use crate::run::core::Engine;
 use crate::run::transit::InTransit;
-use crate::state::batch::{self, Room};
+use crate::state::batch;
 use crate::state::claim::RefreshAnswer;
 use crate::state::lease::Renewed;
-use crate::store::{Lane, Lanes, LeaseStore, Permit, PermitReply, Standing, StoreCapabilities};
+use crate::store::patience::{ON_TIME, within};
+use crate::store::{Entered, Entry, Home, InLine, Job, Lane, Lanes, LeaseStore, Permit, Standing, StoreCapabilities};
 
 type Item = batch::Item<InTransit>;
 type Batch = batch::Batch<InTransit>;
 
 /// Calls are repeated only while fewer than this many are under way.
 const CALLS_AGAIN: usize = 256;
-
-struct BatchAnswer {
-    sent: Instant,
-    items: Vec<Item>,
-    standings: Vec<Result<Standing>>,
-}
-
-type RenewalCall = Pin<Box<dyn Future<Output = BatchAnswer> + Send>>;
 
 /// Records the end of a keeper, also by the end of its runtime, so that the next lease there starts
 /// another one.
@@ -59,7 +50,7 @@ impl Engine {
         drop(home.spawn(run_keeper(guard, wake)));
     }
 
-    fn record_answers(self: &Arc<Self>, BatchAnswer { sent, items, standings }: BatchAnswer) {
+    fn record_answers(self: &Arc<Self>, sent: Instant, items: &[Item], standings: Vec<Result<Standing>>) {
         if standings.iter().any(Result::is_ok) {
             self.ledger().call_answered(Instant::now());
         }
@@ -100,141 +91,161 @@ impl Engine {
 /// Runs as long as the engine and its runtime. It owns nothing of the engine, so it does not keep a
 /// provider alive.
 async fn run_keeper(guard: KeeperGuard, wake: Arc<Notify>) {
-    let mut calls = FuturesUnordered::<RenewalCall>::new();
-    let mut rooms = Rooms::default();
-    let Some(gone) = guard.engine.upgrade().map(|engine| engine.gone.clone()) else { return };
+    let Some(engine) = guard.engine.upgrade() else { return };
+    let (gone, mut permits) = (engine.gone.clone(), Permits::new(engine.outbox.keeper_home(guard.home)));
+    drop(engine);
+    // Each call is a task, which records its answers. They end with the keeper.
+    let mut calls = JoinSet::new();
+    let (mut is_late, mut gave_time) = (false, false);
     loop {
         let slept = clock::noticed();
         let next = {
             let Some(engine) = guard.engine.upgrade() else { return };
-            let (batch, lanes) = bounds(engine.store.as_ref());
-            let again = CALLS_AGAIN.saturating_sub(calls.len());
+            let (lanes, batch) = (engine.outbox.lanes(), renew_batch(engine.outbox.store.as_ref()));
+            // If this process got no CPU, answers may be there that no task has read. Before calls
+            // are repeated, they are given a moment.
+            gave_time = is_late && !gave_time;
+            let again = if gave_time { 0 } else { CALLS_AGAIN.saturating_sub(calls.len()) };
             let now = clock::now();
-            let due = engine.ledger().take_due(guard.home, &now, batch, again, |lane| rooms.room(lanes.as_ref(), lane));
-            rooms.wait_for(lanes.as_ref(), &due.full);
+            let due = engine.ledger().take_due(guard.home, &now, batch, again, |lane| permits.take(&lanes, lane));
+            permits.wait_for(&lanes, &due.full);
             for lease in due.over {
                 contained(|| {
                     engine.check_loss(&lease, &now);
                     lease.pass_turn();
                 });
             }
-            calls.extend(due.batches.into_iter().map(|batch| renew(&engine, batch)));
+            for batch in due.batches {
+                calls.spawn(renew(
+                    guard.engine.clone(),
+                    engine.outbox.store.clone(),
+                    engine.options.request_timeout,
+                    batch,
+                ));
+            }
             let next = engine.ledger().plan(guard.home);
             // What has found no permit is due now, and is sent when there is one.
             if due.full.is_empty() { next } else { next.map(|next| next.max(now.instant() + LOOKS_WHILE_FULL)) }
         };
+        is_late = false;
         // In a fixed order, so that a simulation repeats exactly. Each branch leads to the same
         // look at what is due, so the order does not matter otherwise.
         tokio::select! {
             biased;
             () = gone.cancelled() => return,
-            () = rooms.some() => {}
-            Some(answer) = calls.next() => {
-                let Some(engine) = guard.engine.upgrade() else { return };
-                engine.record_answers(answer);
-            }
+            () = permits.came() => {}
+            Some(_) = calls.join_next() => {}
             // The machine has slept, and the timers with it.
             () = slept => {
                 let Some(engine) = guard.engine.upgrade() else { return };
                 engine.ledger().make_all_due(&clock::now());
             }
             () = wake.notified() => {}
-            () = async { sleep_until(next.expect("guarded")).await }, if next.is_some() => {}
+            late = async {
+                let next = next.expect("guarded");
+                sleep_until(next).await;
+                next.elapsed()
+            }, if next.is_some() => is_late = late > ON_TIME,
         }
     }
 }
 
-/// Returns how many renewals a call may carry, and the lanes. A store that panics here (C14) still
-/// gets its renewals, within the defaults.
-fn bounds(store: &dyn LeaseStore) -> (usize, Option<Lanes>) {
-    let (mut capabilities, mut lanes) = (StoreCapabilities::default(), None);
+/// Returns how many renewals a call may carry. A store that panics here (C14) still gets its
+/// renewals, within the default.
+fn renew_batch(store: &dyn LeaseStore) -> usize {
+    let mut capabilities = StoreCapabilities::default();
     contained(|| capabilities = store.capabilities());
-    contained(|| lanes = store.lanes());
-    (capabilities.renew_batch.get(), lanes)
+    capabilities.renew_batch.get()
 }
 
 /// How often the keeper looks for leases past their deadline while the store has no room.
 const LOOKS_WHILE_FULL: Duration = Duration::from_millis(200);
 
-/// The keeper's permits for calls to the store, and its positions in the lines.
-#[derive(Default)]
-struct Rooms {
-    positions: Vec<(Lane, PendingPermit)>,
-    permits: Vec<(Lane, Permit)>,
+/// The keeper's permits for calls to the store. It stands in line for a permit, and decides what to
+/// send when it has one.
+struct Permits {
+    home: Home,
+    in_line: Vec<(Lane, InLine)>,
+    unused: Vec<(Lane, Permit)>,
+    sender: mpsc::UnboundedSender<(Lane, Permit)>,
+    receiver: mpsc::UnboundedReceiver<(Lane, Permit)>,
 }
 
-type PendingPermit = Pin<Box<dyn Future<Output = Option<Permit>> + Send>>;
-
-impl Rooms {
-    /// Returns the permission for one call.
-    fn room(&mut self, lanes: Option<&Lanes>, lane: Lane) -> Option<Room> {
-        let Some(lanes) = lanes else { return Some(Room::Unbounded) };
-        let came = self.permits.iter().position(|(of, _)| *of == lane);
-        let permit = match came {
-            Some(at) => self.permits.swap_remove(at).1,
-            None => lanes.try_enter(lane)?,
-        };
-        Some(Room::Permitted(permit))
+impl Permits {
+    fn new(home: Home) -> Self {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        Self { home, in_line: Vec::new(), unused: Vec::new(), sender, receiver }
     }
 
-    /// Joins the lines of these lanes, and leaves all others.
-    fn wait_for(&mut self, lanes: Option<&Lanes>, full: &[Lane]) {
-        self.permits.clear();
-        self.positions.retain(|(lane, _)| full.contains(lane));
-        for lane in full {
-            if self.positions.iter().any(|(of, _)| of == lane) {
+    /// Returns the permission for one call.
+    fn take(&mut self, lanes: &Lanes, lane: Lane) -> Option<Permit> {
+        let came = self.unused.iter().position(|(of, _)| *of == lane);
+        came.map(|at| self.unused.swap_remove(at).1).or_else(|| lanes.try_permit(lane, self.home))
+    }
+
+    /// Stands in these lanes, and leaves all others.
+    fn wait_for(&mut self, lanes: &Lanes, full: &[Lane]) {
+        self.unused.drain(..).for_each(|(_, permit)| permit.unused());
+        self.in_line.retain(|(lane, _)| full.contains(lane));
+        for &lane in full {
+            if self.in_line.iter().any(|(of, _)| *of == lane) {
                 continue;
             }
-            match lanes.map(|lanes| lanes.enter(*lane, None, false)) {
-                Some(PermitReply::Later(in_line)) => self.positions.push((*lane, Box::pin(in_line.permit()))),
-                Some(PermitReply::Now(permit)) => {
-                    self.positions.push((*lane, Box::pin(std::future::ready(Some(permit)))));
-                }
-                Some(PermitReply::Refused(_)) | None => {}
+            let entry = Entry { lane, home: self.home, most: 1, deadline: None, is_refusable: false, in_group: false };
+            let sender = self.sender.clone();
+            match lanes.enter(entry, || Job { request: Box::new((lane, sender)), send: send_permit }) {
+                Entered::InLine(in_line) => self.in_line.push((lane, in_line)),
+                Entered::Start(permit) => drop(self.sender.send((lane, permit))),
+                Entered::Refused(_) => {}
             }
         }
     }
 
     /// Waits until a permit comes; for ever if it is in no line.
-    async fn some(&mut self) {
-        let came = std::future::poll_fn(|context| {
-            let came = self.positions.iter_mut().enumerate().find_map(|(at, (_, position))| {
-                match position.as_mut().poll(context) {
-                    Poll::Ready(permit) => Some((at, permit)),
-                    Poll::Pending => None,
-                }
-            });
-            came.map_or(Poll::Pending, Poll::Ready)
-        });
-        let (at, permit) = came.await;
-        let (lane, _) = self.positions.swap_remove(at);
-        self.permits.extend(permit.map(|permit| (lane, permit)));
+    async fn came(&mut self) {
+        if let Some((lane, permit)) = self.receiver.recv().await {
+            self.in_line.retain(|(of, _)| *of != lane);
+            self.unused.push((lane, permit));
+        }
+    }
+}
+
+/// Gives a permit to the keeper that stands in line for it.
+fn send_permit(mut requests: Vec<Box<dyn Any + Send>>, permit: Permit) {
+    let request = requests.pop().and_then(|request| request.downcast::<(Lane, mpsc::UnboundedSender<_>)>().ok());
+    if let Some((lane, sender)) = request.map(|request| *request)
+        && let Err(refused) = sender.send((lane, permit))
+    {
+        // The keeper has ended.
+        refused.0.1.unused();
     }
 }
 
 /// Makes one call. Its answer counts however late it comes: a lease that is still held then is
 /// extended from when the call was sent.
-fn renew(engine: &Engine, Batch { mut items, again, room }: Batch) -> RenewalCall {
-    let (store, bound) = (engine.store.clone(), engine.options.request_timeout);
-    Box::pin(async move {
-        let sent = clock::sending();
-        // C12: leaves out leases that were released since the batch was planned. Also those in
-        // transit to the next guard: a lease that never arrives must not stay closed for ever.
-        items.retain(|item| !matches!(item, Item::Lease(lease) if !lease.is_kept()));
-        let now = clock::now();
-        let patience = items.iter().map(|item| item.patience(&now)).min().unwrap_or(bound);
-        // A call that has failed before makes room for others soon. Not at once, because cutting a
-        // call off costs a connection.
-        let bound = if again { bound.min(patience.max(bound / 4)) } else { bound };
-        let renewals: Vec<_> = items.iter().map(|item| item.renewal(bound)).collect();
-        let call =
-            guarded(async { if renewals.is_empty() { Ok(Vec::new()) } else { Ok(store.renew_many(&renewals).await) } });
-        let failed = |error: LockError| items.iter().map(|_| Err(error.clone())).collect();
-        let standings = match timeout(bound + bound / 2, call).await {
-            Ok(answer) => answer.unwrap_or_else(failed),
-            Err(_) => failed(LockError::timeout(Phase::Request, "no answer to a renewal")),
-        };
-        drop(room);
-        BatchAnswer { sent, items, standings }
-    })
+async fn renew(engine: Weak<Engine>, store: Arc<dyn LeaseStore>, bound: Duration, batch: Batch) {
+    let Batch { mut items, again, permit } = batch;
+    let sent = clock::sending();
+    // C12: leaves out leases that were released since the batch was planned. Also those in transit
+    // to the next guard: a lease that never arrives must not stay closed for ever.
+    items.retain(|item| !matches!(item, Item::Lease(lease) if !lease.is_kept()));
+    if items.is_empty() {
+        return permit.unused();
+    }
+    let now = clock::now();
+    let patience = items.iter().map(|item| item.patience(&now)).min().unwrap_or(bound);
+    // A call that has failed before makes room for others soon. Not at once, because cutting a call
+    // off costs a connection.
+    let bound = if again { bound.min(patience.max(bound / 4)) } else { bound };
+    let renewals: Vec<_> = items.iter().map(|item| item.renewal(bound)).collect();
+    let call = guarded(async { Ok(store.renew_many(&renewals).await) });
+    let failed = |error: LockError| items.iter().map(|_| Err(error.clone())).collect();
+    let standings = match within(bound + bound / 2, call).await {
+        Some(answer) => answer.unwrap_or_else(failed),
+        None => failed(LockError::timeout(Phase::Request, "no answer to a renewal")),
+    };
+    drop(permit);
+    if let Some(engine) = engine.upgrade() {
+        engine.record_answers(sent, &items, standings);
+    }
 }

@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use distlock_api::{ErrorKind, LockError, contained};
+use distlock_api::style::contained;
+use distlock_api::{ErrorKind, LockError};
 use futures_util::StreamExt;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -55,7 +56,7 @@ impl Engine {
     }
 
     fn may_open_stream(&self) -> bool {
-        self.store.capabilities().push && !self.gone.is_cancelled()
+        self.outbox.store.capabilities().push && !self.gone.is_cancelled()
     }
 
     fn listen(self: &Arc<Self>, listening: &mut Listening) {
@@ -66,7 +67,8 @@ impl Engine {
         };
         if needed {
             let request = Watch::provider(self.id);
-            let work = listen(StreamReader(Arc::downgrade(self)), self.store.clone(), request, self.gone.clone());
+            let work =
+                listen(StreamReader(Arc::downgrade(self)), self.outbox.store.clone(), request, self.gone.clone());
             *listening = Listening::Listens(tokio::spawn(work));
         }
     }

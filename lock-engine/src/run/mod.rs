@@ -3,11 +3,13 @@
 //! | file | what it does |
 //! |---|---|
 //! | `core` | what a provider and its guards share |
-//! | `acquire` | one acquisition from the call to the guard: turn, attempts, waiting |
-//! | `attempt` | attempts, and the withdrawal of those that were cancelled or whose outcome is unknown |
+//! | `acquire` | one acquisition from the call to the guard: attempts and waiting |
+//! | `local` | what a caller gets within this process: a lease, the turn, or the answer "busy" |
+//! | `attempt` | the attempts of one acquisition |
+//! | `cleanup` | the withdrawal of attempts that were cancelled or whose outcome is unknown, and of lost leases |
 //! | `clock` | the time, and how long the machine was suspended, which the monotonic clock does not show |
+//! | `outbox` | the way of every request to the store, alone or with others |
 //! | `call` | one request in line for the store or in flight, never doubled |
-//! | `gather` | requests of different keys that go to the store in one call |
 //! | `held` | what is behind the guards of a lease: its loss, its hand-off, its release |
 //! | `join` | readers that join a shared lease of this process, and leave it |
 //! | `transit` | a lease in transit from one guard to the next, or to a reader that joins it |
@@ -29,14 +31,16 @@
 pub(crate) mod acquire;
 pub(crate) mod attempt;
 pub(crate) mod call;
+pub(crate) mod cleanup;
 pub(crate) mod clock;
 pub(crate) mod commit;
 pub(crate) mod core;
-pub(crate) mod gather;
 pub(crate) mod held;
 pub(crate) mod join;
 pub(crate) mod keeper;
 pub(crate) mod listener;
+pub(crate) mod local;
+pub(crate) mod outbox;
 pub(crate) mod parked;
 pub(crate) mod release;
 pub(crate) mod shutdown;

@@ -22,9 +22,10 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::log::log;
-use crate::run::call::{Call, InFlight};
+use crate::run::call::{Answered, InFlight};
 use crate::run::clock;
 use crate::run::core::Engine;
+use crate::run::outbox::{CallLimits, Together};
 use crate::run::transit::Lease;
 use crate::state::backoff;
 use crate::state::ledger::End;
@@ -40,8 +41,6 @@ struct ReleaseState {
     request: InFlight<ReleaseOutcome>,
     /// Whether a release has been sent, or is in line.
     sent: bool,
-    /// Whether the call that was begun last goes in a batch.
-    in_batch: bool,
     runs_on: RunsOn,
     /// Keeps `close` waiting.
     _open: TaskTrackerToken,
@@ -60,17 +59,8 @@ impl ReleaseJob {
     /// [`begin_release`](Lease::begin_release) was successful, or it was lost by a close.
     pub(crate) fn new(engine: Arc<Engine>, lease: Arc<Lease>, hold: Option<Duration>) -> Self {
         let _open = engine.tasks.token();
-        ReleaseState {
-            engine,
-            lease,
-            hold,
-            request: InFlight::none(),
-            sent: false,
-            in_batch: false,
-            runs_on: RunsOn::Caller,
-            _open,
-        }
-        .guarded()
+        ReleaseState { engine, lease, hold, request: InFlight::none(), sent: false, runs_on: RunsOn::Caller, _open }
+            .guarded()
     }
 
     /// Creates the release of a lease that is taken from its guard because the provider is closed;
@@ -222,41 +212,38 @@ impl ReleaseState {
     /// Makes one call, or continues the one under way. What a batch has not released is released at
     /// once, alone.
     async fn attempt(&mut self, until: Instant) -> Result<ReleaseOutcome> {
-        let answer = self.call(until).await;
-        let is_left = |error: &LockError| error.is_retryable() && !error.is_outcome_unknown();
-        if std::mem::take(&mut self.in_batch) && !self.request.is_under_way() && answer.as_ref().is_err_and(is_left) {
-            return self.call(until).await;
-        }
-        answer
-    }
-
-    /// A call stays in line for the store until the lease expires by itself.
-    async fn call(&mut self, until: Instant) -> Result<ReleaseOutcome> {
-        if !self.request.is_under_way() {
-            let bound = self.engine.options.store_timeout();
-            let mut release = Release::new(self.lease.claim().clone()).with_timeout(bound);
-            release.hold_at_least = self.hold;
-            let expiry = self.lease.expiry(&clock::now()).max(until);
-            let call = self.send(release, expiry)?;
-            self.in_batch = call.is_part();
-            self.request.begin(call);
-        }
-        match self.request.answer(Some(until), self.engine.options.request_timeout).await {
-            Some(answered) => answered.answer,
-            None => {
+        loop {
+            if !self.request.is_under_way() {
+                self.send(until);
+            }
+            let Some(Answered { sent, answer }) =
+                self.request.answer(Some(until), self.engine.options.request_timeout).await
+            else {
                 let message = "the store did not answer in time: the release is repeated until the lease has expired";
-                Err(LockError::timeout(Phase::Release, message))
+                return Err(LockError::timeout(Phase::Release, message));
+            };
+            let is_left = |error: &LockError| error.is_retryable() && !error.is_outcome_unknown();
+            if !sent.is_batch || !answer.as_ref().is_err_and(is_left) {
+                return answer;
             }
         }
     }
 
-    /// Starts the call of a release. The first one may go in a batch.
-    fn send(&mut self, release: Release, expiry: Instant) -> Result<Call<ReleaseOutcome>> {
-        let store = self.engine.store.clone();
+    /// Sends the release. The first one may go with others. It stays in line until the lease
+    /// expires by itself.
+    fn send(&mut self, until: Instant) {
+        let bound = self.engine.options.store_timeout();
+        let mut release = Release::new(self.lease.claim().clone()).with_timeout(bound);
+        release.hold_at_least = self.hold;
+        let expiry = self.lease.expiry(&clock::now()).max(until);
         let is_first = !std::mem::replace(&mut self.sent, true);
-        let may_gather = is_first && self.hold.is_none();
-        let company = (may_gather && store.may_gather_release(&release)).then(|| self.lease.company());
-        self.engine.releases.call(&store, release, company, Some(expiry), false)
+        let may_gather = is_first && self.hold.is_none() && self.engine.outbox.store.may_gather_release(&release);
+        let together = match self.lease.in_group() {
+            _ if !may_gather => Together::No,
+            true => Together::InGroup,
+            false => Together::Perhaps,
+        };
+        self.request.begin(self.engine.outbox.send(release, CallLimits::until(expiry, together)));
     }
 
     fn end(self, end: End) {

@@ -4,13 +4,15 @@
 
 use std::sync::Arc;
 
-use distlock_api::{AcquisitionId, FencingToken, Holder, LeaseTerms, Mode};
+use distlock_api::{AcquisitionId, FencingToken, Holder, LeaseTerms, LockKey, Mode};
 use tokio::runtime::Handle;
 
 use crate::state::line::CarriedLease;
 use crate::state::schedule::HomeId;
 use crate::state::time::Now;
+use crate::state::wait::Limit;
 use crate::state::{lease, ledger, line};
+use crate::store::AcquireOp;
 
 pub(crate) type Turn = line::Turn<InTransit>;
 pub(crate) type Delivery = line::Delivery<InTransit>;
@@ -25,16 +27,18 @@ pub(crate) struct InTransit {
     engine: Arc<dyn ReleaseUnclaimed>,
 }
 
-/// What a caller acquires with, and so requires of a lease that it gets from another caller.
+/// What a caller acquires, and so requires of a lease that it gets from another caller.
 #[derive(Clone)]
-pub(crate) struct Requirements {
+pub(crate) struct Wanted {
+    pub(crate) key: LockKey,
     pub(crate) mode: Mode,
     pub(crate) terms: LeaseTerms,
     pub(crate) holder: Holder,
+    /// The runtime of the caller.
     pub(crate) home: HomeId,
-    /// Whether the caller acquires by an operation of a typed style, which brings more than a
-    /// lease.
-    pub(crate) via: bool,
+    pub(crate) limit: Limit,
+    /// The operation of a typed style, which brings more than a lease.
+    pub(crate) via: Option<Arc<dyn AcquireOp>>,
 }
 
 /// Releases a lease that no caller takes.
@@ -47,11 +51,10 @@ pub(crate) trait ReleaseUnclaimed: Send + Sync {
     fn leave_unclaimed(self: Arc<Self>, lease: &Arc<Lease>, token: FencingToken);
 }
 
-impl Requirements {
+impl Wanted {
     /// Returns whether the lease suits the caller as it is.
     pub(crate) fn met_by(&self, lease: &Lease) -> bool {
-        let Self { mode, terms, holder, home, via } = self;
-        !via && lease.meets(*mode, terms, holder, *home)
+        self.via.is_none() && lease.meets(self.mode, &self.terms, &self.holder, self.home)
     }
 }
 
@@ -96,18 +99,18 @@ impl InTransit {
 
 impl CarriedLease for InTransit {
     type Home = Handle;
-    type Requirements = Requirements;
+    type Requirements = Wanted;
     type Joined = Joined;
 
     fn id(&self) -> &AcquisitionId {
         self.lease.claim().id()
     }
 
-    fn meets(&self, requirements: &Requirements) -> bool {
+    fn meets(&self, requirements: &Wanted) -> bool {
         requirements.met_by(&self.lease)
     }
 
-    fn is_shared(requirements: &Requirements) -> bool {
+    fn is_shared(requirements: &Wanted) -> bool {
         requirements.mode == Mode::Shared
     }
 

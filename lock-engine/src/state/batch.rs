@@ -103,15 +103,7 @@ pub(crate) struct Batch<C: CarriedLease> {
     /// Whether they have failed before. Then the call ends early enough to leave time for more
     /// attempts.
     pub(crate) again: bool,
-    /// The permission to make the call.
-    pub(crate) room: Room,
-}
-
-/// What allows a call to be made.
-pub(crate) enum Room {
-    /// The store has no lanes.
-    Unbounded,
-    Permitted(#[expect(dead_code, reason = "kept until the call has ended")] Permit),
+    pub(crate) permit: Permit,
 }
 
 /// What a keeper has to do now.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::store::{BusyReply, Claim, Grant, QueueStanding, Standing, StoreTime, Ticket};
-use distlock_api::FencingToken;
+use crate::store::{BusyReply, Claim, Grant, QueueStanding, Reply, Standing, StoreTime, Ticket};
+use distlock_api::{FencingToken, Result};
 
 use crate::state::reading_pause::{Bounds, QueueProgress, TurnTimes};
 use crate::state::schedule::{HomeId, Pacing};
@@ -28,6 +28,61 @@ pub(crate) struct PendingClaim {
     progress: Option<QueueProgress>,
     /// From when the caller needs events; `None` while it does not wait for any.
     needs_events: Option<Instant>,
+}
+
+/// What the store may have of a claim, by the answers to its attempts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ClaimPhase {
+    /// Nothing: no attempt has been made.
+    New,
+    /// An attempt has been made. If `unknown`, the store may have granted the claim a lease.
+    Sent { unknown: bool },
+    /// A ticket in the queue.
+    Queued,
+    /// Nothing that would have to be withdrawn: a guard has the lease, or the claim is given up.
+    Settled,
+}
+
+impl ClaimPhase {
+    /// An attempt is sent now.
+    pub(crate) fn sent(&mut self) {
+        if *self == Self::New {
+            *self = Self::Sent { unknown: false };
+        }
+    }
+
+    /// Records the answer to an attempt. "Busy" also resolves the earlier attempts of the claim.
+    pub(crate) fn answered(&mut self, answer: &Result<Reply>) {
+        match answer {
+            Ok(Reply::Granted(_)) => *self = Self::Sent { unknown: true },
+            Ok(Reply::Busy(BusyReply { standing: QueueStanding::Queued { .. }, .. })) => *self = Self::Queued,
+            Ok(Reply::Busy(_)) => *self = Self::Sent { unknown: false },
+            Err(error) if error.is_outcome_unknown() => *self = Self::Sent { unknown: true },
+            Err(_) => {}
+        }
+    }
+
+    /// Records how the last call of a claim has ended whose caller has left; `None` without an
+    /// answer. An earlier one may still take effect.
+    pub(crate) fn ended(&mut self, answer: Option<&Result<Reply>>) {
+        if self.is_left_behind() {
+            return;
+        }
+        match answer {
+            Some(answer) => self.answered(answer),
+            None => *self = Self::Sent { unknown: true },
+        }
+    }
+
+    /// Returns whether the store may have granted the claim a lease.
+    pub(crate) fn may_hold_lease(self) -> bool {
+        self == Self::Sent { unknown: true }
+    }
+
+    /// Returns whether the claim is withdrawn when it is given up.
+    pub(crate) fn is_left_behind(self) -> bool {
+        self.may_hold_lease() || self == Self::Queued
+    }
 }
 
 /// The ticket of a waiting claim, which a keeper refreshes.

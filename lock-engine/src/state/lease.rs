@@ -38,14 +38,14 @@ use tokio::time::Instant;
 
 use crate::options::HandOff;
 use crate::simulation::defect;
-use crate::state::gather::Company;
 use crate::state::hand_off::HandOffState;
 use crate::state::line::{CarriedLease, Turn};
 use crate::state::schedule::HomeId;
 use crate::state::sharing::{Sharing, may_be_shared};
 use crate::state::time::Now;
 use crate::store::{Claim, Grant, Renewal, Standing};
-use distlock_api::{FencingToken, Holder, LeaseTerms, LockKey, Loss, contained};
+use distlock_api::style::contained;
+use distlock_api::{FencingToken, Holder, LeaseTerms, LockKey, Loss};
 
 /// A granted lease, from the grant until nothing of it is left. It may be held by several guards of
 /// this process in turn, each with a token of its own (rule R21 of distlock-mongo's PROTOCOL).
@@ -60,7 +60,7 @@ pub(crate) struct Lease<C: CarriedLease> {
     /// See [`Origin`].
     home: C::Home,
     home_id: HomeId,
-    company: Company,
+    in_group: bool,
     state: Mutex<State<C>>,
     /// Notified when the lease is lost or is no longer held.
     pub(crate) changed: Notify,
@@ -154,7 +154,7 @@ pub(crate) struct Origin<H> {
     pub(crate) home: H,
     pub(crate) home_id: HomeId,
     /// Whether it was acquired with others, and so will presumably be released with them.
-    pub(crate) company: Company,
+    pub(crate) in_group: bool,
 }
 
 impl<C: CarriedLease> Lease<C> {
@@ -166,7 +166,7 @@ impl<C: CarriedLease> Lease<C> {
         (terms, holder): (LeaseTerms, Holder),
         (sent, deadline): (Instant, Instant),
         now: &Now,
-        Origin { home, home_id, company }: Origin<C::Home>,
+        Origin { home, home_id, in_group }: Origin<C::Home>,
         turn: Option<Turn<C>>,
     ) -> Result<Arc<Self>, Option<Turn<C>>> {
         if now.instant() >= now.awake_until(sent, deadline) && !defect!(LateGrantReturned) {
@@ -188,7 +188,7 @@ impl<C: CarriedLease> Lease<C> {
             holder,
             home,
             home_id,
-            company,
+            in_group,
             state: Mutex::new(State {
                 phase: Phase::Held,
                 deadline,
@@ -239,8 +239,9 @@ impl<C: CarriedLease> Lease<C> {
         Renewal::lease(self.claim.clone(), self.last_token, self.terms.ttl).with_timeout(timeout)
     }
 
-    pub(crate) fn company(&self) -> Company {
-        self.company
+    /// Returns whether it was acquired with others.
+    pub(crate) fn in_group(&self) -> bool {
+        self.in_group
     }
 
     pub(crate) fn home(&self) -> &C::Home {

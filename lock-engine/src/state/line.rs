@@ -8,19 +8,20 @@
 //! the next (rule R21 of distlock-mongo's PROTOCOL): the [`CarriedLease`]. Or the lease is *parked*
 //! with the key, for the next caller that comes.
 
-use std::collections::HashMap;
+use std::collections::btree_map::OccupiedEntry;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use distlock_api::{AcquisitionId, LockKey, contained};
+use distlock_api::style::contained;
+use distlock_api::{AcquisitionId, LockKey};
 use foldhash::fast::RandomState;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use crate::simulation::defect;
-use crate::state::by_number::ByNumber;
 
 const SHARDS: usize = 16;
 
@@ -68,8 +69,8 @@ struct LocalQueue<C: CarriedLease> {
     is_shared: bool,
     /// The lease that waits for a caller, with the turn. Then no caller waits.
     parked: Option<Parked<C>>,
-    /// In the order in which they came.
-    waiters: ByNumber<Waiter<C>>,
+    /// By their numbers, in the order in which they came.
+    waiters: BTreeMap<u64, Waiter<C>>,
     /// Notifies the caller that has the turn; created when it first sleeps.
     nudge: Option<Arc<Notify>>,
     /// Whether it was nudged before it first slept.
@@ -96,7 +97,7 @@ pub(crate) enum Delivery<C: CarriedLease> {
 
 impl<C: CarriedLease> Default for LocalQueue<C> {
     fn default() -> Self {
-        Self { held: None, is_shared: false, parked: None, waiters: ByNumber::default(), nudge: None, nudged: false }
+        Self { held: None, is_shared: false, parked: None, waiters: BTreeMap::new(), nudge: None, nudged: false }
     }
 }
 
@@ -173,7 +174,7 @@ impl<C: CarriedLease> LocalQueues<C> {
                         return Delivery::Turn(Turn::new(self, key, Some(lease)));
                     }
                     let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
-                    entry.waiters.push(number, Waiter { requirements, sender });
+                    entry.waiters.insert(number, Waiter { requirements, sender });
                     number
                 }
             }
@@ -243,7 +244,7 @@ impl<C: CarriedLease> Drop for LineGuard<'_, C> {
             return;
         }
         let mut shard = self.queues.shard(self.key);
-        let left = shard.get_mut(self.key).and_then(|entry| entry.waiters.remove(self.waiter_id));
+        let left = shard.get_mut(self.key).and_then(|entry| entry.waiters.remove(&self.waiter_id));
         drop(shard);
         // Outside the lock: dropping it wakes the receiver, and a waker runs foreign code.
         drop(left);
@@ -333,7 +334,8 @@ impl<C: CarriedLease> Turn<C> {
     pub(crate) fn next_meets(&self, meets: impl FnOnce(&C::Requirements) -> bool) -> bool {
         let Some(TurnState { queues, key, .. }) = &self.0 else { return false };
         let shard = queues.shard(key);
-        shard.get(key).and_then(|entry| entry.waiters.first()).is_some_and(|next| meets(&next.requirements))
+        let first = shard.get(key).and_then(|entry| entry.waiters.first_key_value());
+        first.is_some_and(|(_, next)| meets(&next.requirements))
     }
 
     /// Lets the next caller leave the local queue with a shared lease, and keeps the turn. Returns
@@ -346,11 +348,8 @@ impl<C: CarriedLease> Turn<C> {
         let Some(TurnState { queues, key, .. }) = &self.0 else { return Err(joined) };
         let next = {
             let mut shard = queues.shard(key);
-            let entry = shard.get_mut(key);
-            entry.and_then(|entry| {
-                let meets = entry.waiters.first().is_some_and(|next| meets(&next.requirements));
-                if meets { entry.waiters.pop().map(|(_, next)| next) } else { None }
-            })
+            let first = shard.get_mut(key).and_then(|entry| entry.waiters.first_entry());
+            first.filter(|next| meets(&next.get().requirements)).map(OccupiedEntry::remove)
         };
         // Outside the lock: it wakes the receiver, and a waker runs foreign code.
         let Some(Waiter { sender, .. }) = next else { return Err(joined) };
@@ -382,11 +381,7 @@ impl<C: CarriedLease> TurnState<C> {
                     lease.is_none_or(|lease| lease.meets(&next.requirements) || defect!(NotReleasedBeforeHandOn))
                 };
                 let next = |entry: &mut LocalQueue<C>| {
-                    if entry.waiters.first().is_some_and(meets) {
-                        entry.waiters.pop().map(|(_, next)| next)
-                    } else {
-                        None
-                    }
+                    entry.waiters.first_entry().filter(|next| meets(next.get())).map(OccupiedEntry::remove)
                 };
                 match shard.get_mut(&state.key).map(|entry| (next(entry), entry)) {
                     Some((Some(Waiter { sender: next, .. }), entry)) => {

@@ -13,8 +13,6 @@
 //! | `ledger` | which leases are alive, when each is due (`renewal_succeeded`, `renewal_failed`), and the accounting |
 //! | `schedule` | the due times of one lease or ticket |
 //! | `batch` | which of the due leases and tickets are renewed in one call |
-//! | `by_number` | values in the order of their numbers, from whose middle any may leave |
-//! | `gather` | which requests go to the store together |
 //! | `hand_off` | how long a lease is handed on within the process |
 //! | `time` | one reading of the clocks: the time is an argument everywhere here |
 //! | `backoff` | how long to wait before the next attempt |
@@ -22,9 +20,7 @@
 pub(crate) mod backoff;
 pub(crate) mod batch;
 pub(crate) mod blocks;
-pub(crate) mod by_number;
 pub(crate) mod claim;
-pub(crate) mod gather;
 pub(crate) mod hand_off;
 pub(crate) mod lease;
 pub(crate) mod ledger;

@@ -39,8 +39,9 @@ pub struct StoreCapabilities {
     /// Defaults to 100.
     pub renew_batch: NonZeroUsize,
     /// How many attempts one [`LeaseStore::try_acquire_many`](super::LeaseStore::try_acquire_many)
-    /// may carry, and how many releases one
-    /// [`LeaseStore::release_many`](super::LeaseStore::release_many). Defaults to 1: the engine
+    /// may carry, how many releases one
+    /// [`LeaseStore::release_many`](super::LeaseStore::release_many), and how many withdrawals one
+    /// [`LeaseStore::withdraw_many`](super::LeaseStore::withdraw_many). Defaults to 1: the engine
     /// never sends them together.
     pub acquire_batch: NonZeroUsize,
     /// The shortest ttl that is of use with this store: far above the usual time of a request. A

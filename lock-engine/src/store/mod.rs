@@ -4,7 +4,8 @@ mod answer;
 mod capabilities;
 mod claim;
 mod event;
-mod lanes;
+mod outbox;
+pub(crate) mod patience;
 mod request;
 mod style;
 
@@ -21,8 +22,8 @@ pub use self::answer::{BusyReply, Grant, QueueStanding, Reply, Standing, StoreTi
 pub use self::capabilities::StoreCapabilities;
 pub use self::claim::{Claim, ProviderId, Used};
 pub use self::event::{EventStream, StoreEvent, Watch};
-pub(crate) use self::lanes::{InLine, Lane, LinePosition, Overload, Permit, PermitReply};
-pub use self::lanes::{Lanes, SetAside};
+pub(crate) use self::outbox::{Entered, Entry, Home, InLine, Job, Lane, Overload, Permit};
+pub use self::outbox::{Lanes, SetAside};
 pub use self::request::{Attempt, Release, Renewal, RenewalSubject, Ticket};
 pub use self::style::{AcquireOp, Write, WriteOp, Written};
 
@@ -329,6 +330,26 @@ pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
     /// See the trait's *Errors*.
     async fn withdraw(&self, claim: &Claim, timeout: Duration) -> Result<()> {
         self.release(&Release::new(claim.clone()).with_timeout(timeout)).await.map(|_| ())
+    }
+
+    /// Removes everything that several claims have, all with one `timeout`. Returns one answer for
+    /// each, in the same order; each fails on its own. Defaults to [`withdraw`](Self::withdraw) for
+    /// each, concurrently.
+    ///
+    /// For stores that declare an [`acquire_batch`](StoreCapabilities::acquire_batch) above 1.
+    /// Unlike a batch of attempts or of releases it does all that the single withdrawal does: it
+    /// removes tickets, too, and grants the lease to a waiter. The engine repeats a withdrawal that
+    /// has no answer.
+    async fn withdraw_many(&self, claims: &[Claim], timeout: Duration) -> Vec<Result<()>> {
+        futures_util::future::join_all(claims.iter().map(|claim| self.withdraw(claim, timeout))).await
+    }
+
+    /// Returns whether a withdrawal may wait for company. Defaults to true. A withdrawal of a claim
+    /// whose stragglers the store refuses only after a call of that claim alone should not
+    /// ([`ordered_claims`](StoreCapabilities::ordered_claims)).
+    fn may_gather_withdrawal(&self, claim: &Claim) -> bool {
+        let _ = claim;
+        true
     }
 
     /// Returns the number of live tickets for the claim's key. The engine queries it while it hands

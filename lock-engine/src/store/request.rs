@@ -100,6 +100,7 @@ impl Attempt {
 
 /// A position in a store's queue, as an attempt requests it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Ticket {
     /// A ticket that has not been refreshed for this long is dropped.

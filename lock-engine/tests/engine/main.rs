@@ -12,6 +12,7 @@
 //! | C12 – C14 renewal | `renewal`; just after a hand-over `fresh_claims` |
 //! | C15 – C17 queue and wake-ups | `fairness`, `wakeup`, `hand_off` |
 //! | C18 bounds | `bounds`, `numbers`, `lanes`; times below those of the store `floor` |
+//! | C11, C14 a batch whose answer is lost, a client without CPU | `lost_batch`, `slow_client` |
 //! | C21 several keys | `multi` |
 //! | C22 release by force | `admin` |
 //! | C23 accounting | `accounting` |
@@ -19,6 +20,7 @@
 //! | C25 minimum hold | `hold` |
 //! | C26 – C31 modes | `modes`; leases that readers share in `sharing` |
 //! | leases that carry a resource | `commit` |
+//! | pairs of mechanisms that meet in no other module | `pairs` |
 
 mod accounting;
 mod admin;
@@ -40,14 +42,17 @@ mod hold;
 mod kit;
 mod lanes;
 mod loss;
+mod lost_batch;
 mod modes;
 mod multi;
 mod numbers;
+mod pairs;
 mod renewal;
 mod replies;
 mod runtimes;
 mod sharing;
 mod shutdown;
+mod slow_client;
 mod store;
 mod wakers;
 mod wakeup;

@@ -132,6 +132,68 @@ async fn c21_a_caller_that_waits_holds_only_smaller_keys() {
     assert_eq!(all.guards().len(), 4);
 }
 
+/// Without this, callers under contention took free keys behind a busy one again and again, and
+/// served half of what they serve one by one.
+#[tokio::test(start_paused = true)]
+async fn c21_a_key_that_was_busy_is_requested_by_itself() {
+    let store = Arc::new(ScriptedStore::honest());
+    let (provider, other) = (provider(&store), provider(&store));
+    let held = other.acquire("b").await.unwrap();
+    assert!(provider.try_acquire_all(["b", "c", "d"]).await.unwrap().is_none());
+    let asked = store.count(Operation::TryAcquire);
+    for _ in 0..10 {
+        assert!(provider.try_acquire_all(["b", "c", "d"]).await.unwrap().is_none());
+    }
+    assert_eq!(store.count(Operation::TryAcquire), asked + 10, "no key behind it is taken");
+    drop(held);
+    quiet().await;
+    let all = provider.try_acquire_all(["b", "c", "d"]).await.unwrap().expect("all are free");
+    assert_eq!(all.release().await.unwrap(), ReleaseOutcome::Released);
+    // After a while it is tried with the others again.
+    for _ in 0..100 {
+        drop(provider.acquire_all(["b", "c", "d"]).await.unwrap());
+        quiet().await;
+    }
+    let _held = other.acquire("b").await.unwrap();
+    let asked = store.count(Operation::TryAcquire);
+    assert!(provider.try_acquire_all(["b", "c", "d"]).await.unwrap().is_none());
+    assert_eq!(store.count(Operation::TryAcquire), asked + 4, "three tries, and one of the busy key");
+}
+
+/// A discard that is not confirmed yet makes a key of the group itself seem busy.
+#[tokio::test(start_paused = true)]
+async fn c21_a_group_is_not_refused_because_of_its_own_discards() {
+    let store = Arc::new(ScriptedStore::new(|op, key, nth| match (op, key, nth) {
+        // By itself, after the holder and the round.
+        (Operation::TryAcquire, "a", 3) => Fate::After(ms(100)),
+        (Operation::Release, "b" | "c", _) => Fate::After(ms(300)),
+        _ => Fate::Serve,
+    }));
+    let (provider, other) = (provider(&store), provider(&store));
+    let held = other.acquire("a").await.unwrap();
+    let released = tokio::spawn(async move {
+        sleep(ms(50)).await;
+        held.release().await.unwrap()
+    });
+    let all = provider.try_acquire_all(["a", "b", "c"]).await.unwrap();
+    assert_eq!(released.await.unwrap(), ReleaseOutcome::Released);
+    assert_eq!(all.expect("all are free").guards().len(), 3);
+}
+
+/// Locks behind a busy one are given back in the background while that one is waited for, and
+/// before the answer.
+#[tokio::test(start_paused = true)]
+async fn c21_nothing_is_held_after_a_refusal() {
+    let store =
+        ScriptedStore::new(|op, _, _| if op == Operation::Release { Fate::After(ms(300)) } else { Fate::Serve });
+    let store = Arc::new(store);
+    let (provider, other) = (provider(&store), provider(&store));
+    let _held = other.acquire("b").await.unwrap();
+    let refused = provider.acquire_all(["a", "b", "c", "d"]).timeout(ms(100)).await;
+    assert!(refused.unwrap_err().is_not_granted());
+    assert!(["a", "c", "d"].iter().all(|key| store.is_free(key)), "all or nothing");
+}
+
 #[tokio::test(start_paused = true)]
 async fn c18_several_locks_at_a_store_that_does_not_answer_end_as_one_does() {
     let provider = provider(&Arc::new(ScriptedStore::new(|_, _, _| Fate::Never)));

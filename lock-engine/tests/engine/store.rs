@@ -63,7 +63,7 @@ pub(crate) struct ScriptedStore {
     pub(crate) stream: Stream,
     /// How often a stream of events was polled without having an event.
     pub(crate) asked: Arc<AtomicUsize>,
-    /// How many attempts or releases each batch had.
+    /// How many attempts, releases or withdrawals each batch had.
     pub(crate) batches: Mutex<Vec<usize>>,
     /// How long the first batch may take effect, counted from its arrival.
     pub(crate) first_batch_acts_for: Duration,
@@ -373,6 +373,11 @@ impl LeaseStore for ScriptedStore {
             }
         };
         self.request(Operation::Withdraw, claim.key().as_str(), timeout, step).await
+    }
+
+    async fn withdraw_many(&self, claims: &[Claim], timeout: Duration) -> Vec<Result<()>> {
+        self.batches.lock().unwrap().push(claims.len());
+        join_all(claims.iter().map(|claim| self.withdraw(claim, timeout))).await
     }
 
     async fn waiters(&self, claim: &Claim, timeout: Duration) -> Result<u32> {

@@ -5,9 +5,10 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
+use distlock_api::style::contained;
 use distlock_api::{
     AcquireOptions, Acquired, Busy, Capabilities, FencingToken, LeaseHandle, LockError, LockGuard, LockKey, Result,
-    Wait, contained,
+    Wait,
 };
 use tokio::task::coop::poll_proceed;
 use tokio::task::yield_now;

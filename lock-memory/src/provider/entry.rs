@@ -3,12 +3,13 @@
 use std::task::Waker;
 use std::time::Duration;
 
-use distlock_api::{Busy, Holder, LockKey, Loss, Mode, contained};
-use distlock_engine::__ordered::ByNumber;
+use distlock_api::style::contained;
+use distlock_api::{Busy, Holder, LockKey, Loss, Mode};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::by_number::ByNumber;
 use super::events::EventSender;
 use super::holders::{HolderRef, Holders, Holding, LossSender, Member, Phase};
 use super::minimum_hold::MinimumHold;

@@ -1,6 +1,7 @@
 //! The events that watchers of a provider receive.
 
-use distlock_api::{AcquisitionId, FencingToken, Holder, LockEvent, LockKey, Mode, contained};
+use distlock_api::style::contained;
+use distlock_api::{AcquisitionId, FencingToken, Holder, LockEvent, LockKey, Mode};
 use distlock_engine::store::ProviderId;
 use tokio::sync::broadcast::Sender;
 

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use distlock_api::{Holder, Loss, Mode};
-use distlock_engine::__ordered::ByNumber;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::by_number::ByNumber;
 use super::minimum_hold::MinimumHold;
 use super::packed_mode::PackedMode;
 

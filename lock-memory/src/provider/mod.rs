@@ -4,6 +4,7 @@ mod acquiring;
 mod admin;
 mod answers;
 mod builder;
+mod by_number;
 mod entry;
 mod events;
 mod history;

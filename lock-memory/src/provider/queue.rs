@@ -3,8 +3,8 @@
 use std::task::Waker;
 
 use distlock_api::Holder;
-use distlock_engine::__ordered::ByNumber;
 
+use super::by_number::ByNumber;
 use super::minimum_hold::MinimumHold;
 use super::packed_mode::PackedMode;
 use super::spin::Thread;

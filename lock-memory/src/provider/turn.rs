@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use distlock_api::{LeaseHandle, Loss, LostSignal, ReleaseFuture, ReleaseOutcome, contained};
+use distlock_api::style::contained;
+use distlock_api::{LeaseHandle, Loss, LostSignal, ReleaseFuture, ReleaseOutcome};
 use tokio::runtime::{Handle, Id};
 use tokio::time::Instant;
 

@@ -7,11 +7,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use distlock_api::style::yield_on_error;
-use distlock_api::{
-    AcquisitionId, FencingToken, ForcedRelease, LockAdmin, LockEvent, LockEvents, LockFilter, LockInfo, LockKey, Loss,
-    Result,
-};
-use distlock_engine::store::StoreEvent;
+use distlock_api::{AcquisitionId, ForcedRelease, LockAdmin, LockEvents, LockFilter, LockInfo, LockKey, Result};
+use distlock_engine::record::ForceRelease;
 
 use super::{MemoryStore, Operation, State, events};
 
@@ -25,20 +22,10 @@ impl State {
         only: Option<&AcquisitionId>,
         reason: &str,
     ) -> Option<LockInfo> {
-        let at = self.clock.wall(now);
-        let record = self.records.get_mut(key)?;
-        let before = record.describe(now, key)?;
-        let victims = record.force_release(now, only, &ForcedRelease::from_info(&before, at, reason));
-        if only.is_some() && victims.is_empty() {
-            return None;
-        }
-        let token = FencingToken::new(record.token());
-        for id in victims {
-            self.publish(StoreEvent::Gone { key: key.clone(), id: id.clone(), token, loss: Loss::ForceReleased });
-            self.publish_lock_event(LockEvent::ForceReleased { key: key.clone(), id });
-        }
-        self.publish(StoreEvent::Freed { key: key.clone() });
-        Some(before)
+        self.records.get(key)?;
+        let mut request = ForceRelease::new(key.clone(), self.clock.wall(now), reason);
+        request.holder = only.cloned();
+        self.answer(key, |record| record.step(&request, now))
     }
 
     /// Takes a lock away from all of its holders that match. Returns how many there were.
@@ -63,7 +50,7 @@ impl State {
         let beyond = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
         self.records
             .range::<LockKey, _>(beyond)
-            .filter_map(move |(key, record)| record.describe(now, key))
+            .filter_map(move |(key, record)| record.describe(key, now))
             .filter(|info| filter.matches_info(info))
     }
 }
@@ -72,7 +59,7 @@ impl State {
 impl LockAdmin for MemoryStore {
     async fn inspect(&self, key: &LockKey) -> Result<Option<LockInfo>> {
         self.call(Operation::Inspect, Some(key), |state, now| {
-            Ok(state.records.get(key).and_then(|record| record.describe(now, key)))
+            Ok(state.records.get(key).and_then(|record| record.describe(key, now)))
         })
         .await
     }
@@ -110,7 +97,7 @@ impl LockAdmin for MemoryStore {
 
     async fn history(&self, key: &LockKey) -> Result<Vec<ForcedRelease>> {
         self.call(Operation::History, Some(key), |state, _| {
-            Ok(state.records.get(key).map(super::Record::history).unwrap_or_default())
+            Ok(state.records.get(key).map(|record| record.history().collect()).unwrap_or_default())
         })
         .await
     }

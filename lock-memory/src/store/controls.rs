@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_api::{AcquisitionId, ErrorKind, IntoLockKey, LockError, LockInfo};
+use distlock_api::{AcquisitionId, ErrorKind, IntoLockKey, LockError, LockEvent, LockInfo};
 use distlock_engine::store::StoreEvent;
 use distlock_engine::{LeaseProvider, LeaseProviderBuilder};
 
@@ -48,7 +48,7 @@ impl MemoryStore {
         let key = valid(key);
         self.step(|state, now| {
             let Some(record) = state.records.get_mut(&key) else { return false };
-            let closed = record.describe(now, &key).is_some();
+            let closed = record.describe(&key, now).is_some();
             record.expire(now);
             closed
         })
@@ -71,7 +71,9 @@ impl MemoryStore {
         self.step(|state, _| {
             let Some(record) = state.records.remove(&key) else { return false };
             state.purged_token = state.purged_token.max(record.token());
-            state.publish_expired(&key, record.lease_ids());
+            for id in record.lease_ids().cloned() {
+                state.publish_lock_event(LockEvent::Expired { key: key.clone(), id });
+            }
             state.publish(StoreEvent::Freed { key });
             true
         })
@@ -81,7 +83,7 @@ impl MemoryStore {
     #[must_use]
     pub fn peek(&self, key: impl IntoLockKey) -> Option<LockInfo> {
         let key = valid(key);
-        self.step(|state, now| state.records.get(&key)?.describe(now, &key))
+        self.step(|state, now| state.records.get(&key)?.describe(&key, now))
     }
 }
 

@@ -3,7 +3,8 @@
 use std::future::ready;
 use std::time::Duration;
 
-use distlock_api::{LockEvent, LockEvents, Result, contained};
+use distlock_api::style::contained;
+use distlock_api::{LockEvent, LockEvents, Result};
 use distlock_engine::store::{EventStream, ProviderId, StoreEvent};
 use futures_util::{FutureExt, Stream, StreamExt, stream};
 use tokio::sync::broadcast::error::RecvError;

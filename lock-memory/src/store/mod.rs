@@ -6,7 +6,6 @@ mod controls;
 pub(crate) mod events;
 mod faults;
 mod key;
-mod record;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,20 +16,17 @@ use std::time::Duration;
 
 pub use self::faults::{Calls, HangHandle, Operation};
 use async_trait::async_trait;
-use distlock_api::{
-    AcquisitionId, ErrorKind, FencingToken, LockAdmin, LockError, LockEvent, LockKey, ReleaseOutcome, Result,
-};
+use distlock_api::{ErrorKind, FencingToken, LockAdmin, LockError, LockEvent, LockKey, Loss, ReleaseOutcome, Result};
 use distlock_engine::LeaseStore;
+use distlock_engine::record::{Change, Record};
 use distlock_engine::store::{
-    Attempt, Claim, EventStream, Release, Renewal, Reply, Standing, StoreCapabilities, StoreEvent, StoreTime, Watch,
+    Attempt, Claim, EventStream, Release, Renewal, Reply, Standing, StoreCapabilities, StoreEvent, Watch,
 };
-
 use tokio::task::coop::consume_budget;
 
 use self::clock::Clock;
 use self::events::Streams;
 use self::faults::Faults;
-use self::record::{NextHolder, Record, ReleaseEffect};
 
 /// A [`LeaseStore`] in memory. It takes the place of the database in tests of applications that use
 /// locks.
@@ -196,59 +192,46 @@ impl fmt::Debug for MemoryStore {
 impl State {
     fn record(&mut self, key: &LockKey) -> &mut Record {
         let floor = self.purged_token;
-        self.records.entry(key.clone()).or_insert_with(|| Record::new(floor))
+        self.records.entry(key.clone()).or_insert_with(|| Record::above(floor))
     }
 
-    fn try_acquire(&mut self, now: Duration, attempt: &Attempt) -> Reply {
-        let (key, claim) = (attempt.claim.key(), &attempt.claim);
+    /// Runs a step of a record, and sends the events of what it has changed.
+    fn answer<T>(&mut self, key: &LockKey, step: impl FnOnce(&mut Record) -> T) -> T {
         let record = self.record(key);
-        let last = record.token();
-        let reply = record.try_acquire(now, attempt);
-        let (token, expired) = (record.token(), record.take_expired());
-        self.publish_expired(key, expired);
-        if token != last {
-            let owner = attempt.holder.owner.as_deref().map(str::to_owned);
-            let (token, mode) = (FencingToken::new(token), claim.mode());
-            let (key, id) = (key.clone(), claim.id().clone());
-            self.publish_lock_event(LockEvent::Granted { key, id, token, owner, mode });
+        let answer = step(record);
+        for change in record.take_changes() {
+            self.publish_change(key.clone(), change);
         }
-        reply
+        answer
     }
 
     fn release(&mut self, now: Duration, release: &Release, can: StoreCapabilities) -> ReleaseOutcome {
-        let (key, id) = (release.claim.key(), release.claim.id());
         let mut release = release.clone();
         release.hold_at_least = release.hold_at_least.filter(|_| can.minimum_hold);
-        let record = self.record(key);
-        let ReleaseEffect { outcome, ended, granted } = record.release(now, &release, can.queue);
-        let expired = record.take_expired();
-        // Beside holders, waiters with a ticket need no event: the release would have granted.
-        let has_waiters = record.waiting(now).next().is_some();
-        let may_be_free = ended && (record.is_free(now) || !has_waiters || !can.queue);
-        self.publish_expired(key, expired);
-        if ended {
-            self.publish_lock_event(LockEvent::Released { key: key.clone(), id: id.clone() });
-        }
-        if granted.is_empty() && may_be_free {
-            self.publish(StoreEvent::Freed { key: key.clone() });
-        }
-        for next_holder in granted {
-            self.publish_granted(key, next_holder);
-        }
-        outcome
+        self.answer(release.claim.key(), |record| {
+            if can.queue { record.step(&release, now) } else { record.release_to_none(&release, now) }
+        })
     }
 
-    fn publish_granted(&mut self, key: &LockKey, next_holder: NextHolder) {
-        let NextHolder { id, mode, holder, grant, last_token: token, expires_at } = next_holder;
-        let owner = holder.owner.as_deref().map(str::to_owned);
-        self.publish_lock_event(LockEvent::Granted { key: key.clone(), id: id.clone(), token, owner, mode });
-        let expires_at = StoreTime::since_origin(expires_at);
-        self.publish(StoreEvent::Granted { key: key.clone(), id, grant, expires_at });
-    }
-
-    fn publish_expired(&self, key: &LockKey, expired: Vec<AcquisitionId>) {
-        for id in expired {
-            self.publish_lock_event(LockEvent::Expired { key: key.clone(), id });
+    fn publish_change(&self, key: LockKey, change: Change) {
+        match change {
+            Change::Granted { id, mode, holder, grant, expires_at, handed_over } => {
+                let token = FencingToken::new(grant.token.get() + u64::from(grant.tokens.get()) - 1);
+                let owner = holder.owner.as_deref().map(str::to_owned);
+                self.publish_lock_event(LockEvent::Granted { key: key.clone(), id: id.clone(), token, owner, mode });
+                if handed_over {
+                    self.publish(StoreEvent::Granted { key, id, grant, expires_at });
+                }
+            }
+            Change::Released { id } => self.publish_lock_event(LockEvent::Released { key, id }),
+            Change::Expired { id } => self.publish_lock_event(LockEvent::Expired { key, id }),
+            Change::ForceReleased { id, token } => {
+                let loss = Loss::ForceReleased;
+                self.publish(StoreEvent::Gone { key: key.clone(), id: id.clone(), token, loss });
+                self.publish_lock_event(LockEvent::ForceReleased { key, id });
+            }
+            Change::Freed => self.publish(StoreEvent::Freed { key }),
+            _ => {}
         }
     }
 
@@ -306,14 +289,14 @@ impl LeaseStore for MemoryStore {
         let number = CallOrder::begin(claim);
         self.call(Operation::TryAcquire, Some(claim.key()), |state, now| {
             self.in_order(claim, number)?;
-            Ok(state.try_acquire(now, &attempt))
+            Ok(state.answer(claim.key(), |record| record.step(&attempt, now)))
         })
         .await
     }
 
     async fn renew(&self, renewal: &Renewal) -> Result<Standing> {
         let key = renewal.claim.key();
-        self.call(Operation::Renew, Some(key), |state, now| Ok(state.record(key).renew(now, renewal))).await
+        self.call(Operation::Renew, Some(key), |state, now| Ok(state.record(key).step(renewal, now))).await
     }
 
     async fn release(&self, release: &Release) -> Result<ReleaseOutcome> {
@@ -334,7 +317,7 @@ impl LeaseStore for MemoryStore {
         let mut answers: Vec<Result<Standing>> = self.step(|state, now| {
             let answer = |renewal: &Renewal| match &refused {
                 Some(error) if arrival.concerns(renewal.claim.key()) => Err(error()),
-                _ => Ok(state.record(renewal.claim.key()).renew(now, renewal)),
+                _ => Ok(state.record(renewal.claim.key()).step(renewal, now)),
             };
             renewals.iter().map(answer).collect()
         });

@@ -6,7 +6,8 @@ use crate::state::lease::{Lease, Phase};
 use crate::state::line::CarriedLease;
 use crate::state::sharing::{Leaving, Refusal};
 use crate::state::time::Now;
-use distlock_api::{FencingToken, contained};
+use distlock_api::FencingToken;
+use distlock_api::style::contained;
 
 impl<C: CarriedLease> Lease<C> {
     /// Whether other readers may join the lease.
@@ -84,7 +85,6 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::state::gather::Company;
     use crate::state::lease::{LeaseView, Origin, deadline};
     use crate::state::line::tests::NoLease;
     use crate::store::{Claim, Grant, ProviderId};
@@ -103,7 +103,7 @@ mod tests {
         let terms = options.ttl(ms(1000)).safety_margin(ms(100)).terms().unwrap();
         let now = Instant::now();
         let grant = Grant::new(token(7), ms(1000)).with_tokens(NonZeroU32::new(tokens).unwrap());
-        let origin = Origin { home: (), home_id: tokio::runtime::Handle::current().id(), company: Company::Unknown };
+        let origin = Origin { home: (), home_id: tokio::runtime::Handle::current().id(), in_group: false };
         let deadline = deadline(now, ms(1000), &terms);
         let lease = Lease::granted(claim, &grant, (terms, Holder::new()), (now, deadline), &now.into(), origin, None);
         lease.unwrap_or_else(|_| panic!("in time"))

@@ -13,7 +13,7 @@ fn lease(remaining: Duration, sent: Instant, now: Instant) -> Option<Arc<Lease<N
     let deadline = deadline(sent, remaining, &terms);
     let grant = Grant::new(FencingToken::new(7), remaining);
     let home_id = tokio::runtime::Handle::current().id();
-    let origin = Origin { home: (), home_id, company: Company::Unknown };
+    let origin = Origin { home: (), home_id, in_group: false };
     Lease::granted(claim, &grant, (terms, Holder::new()), (sent, deadline), &now.into(), origin, None).ok()
 }
 
@@ -82,7 +82,7 @@ async fn c4_a_lease_ends_with_its_maximum_hold_whatever_its_renewals_say() {
     let claim = Claim::new(LockKey::new("k").unwrap(), ProviderId::random().acquisition_id());
     let options = distlock_api::LeaseOptions::new().ttl(ms(1000)).safety_margin(ms(100)).max_hold(ms(1500));
     let (terms, grant) = (options.terms().unwrap(), Grant::new(FencingToken::new(7), ms(1000)));
-    let origin = Origin { home: (), home_id: tokio::runtime::Handle::current().id(), company: Company::Unknown };
+    let origin = Origin { home: (), home_id: tokio::runtime::Handle::current().id(), in_group: false };
     let times = (sent, deadline(sent, ms(1000), &terms));
     let granted = Lease::<NoLease>::granted(claim, &grant, (terms, Holder::new()), times, &sent.into(), origin, None);
     let lease = granted.unwrap_or_else(|_| panic!("in time"));

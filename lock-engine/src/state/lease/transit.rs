@@ -10,7 +10,8 @@ use crate::state::lease::{Lease, Phase, Whereabouts};
 use crate::state::line::{CarriedLease, Turn};
 use crate::state::schedule::HomeId;
 use crate::state::time::Now;
-use distlock_api::{FencingToken, Holder, LeaseTerms, Mode, contained};
+use distlock_api::style::contained;
+use distlock_api::{FencingToken, Holder, LeaseTerms, Mode};
 
 impl<C: CarriedLease> Lease<C> {
     /// Takes the lease from its guard, with its turn, for the next caller of this process. Returns

@@ -10,13 +10,13 @@ use tokio::time::Instant;
 
 use super::{LeaseRecord, Ledger};
 use crate::state::backoff;
-use crate::state::batch::{Batch, Due, Group, Item, Ready, Room, Waiting};
+use crate::state::batch::{Batch, Due, Group, Item, Ready, Waiting};
 use crate::state::claim::PendingClaim;
 use crate::state::lease::Lease;
 use crate::state::line::CarriedLease;
 use crate::state::schedule::{HomeId, Pacing};
 use crate::state::time::Now;
-use crate::store::Lane;
+use crate::store::{Lane, Permit};
 
 /// Up to this many failed items are divided down to single calls, whatever the store does.
 const FEW: usize = 512;
@@ -38,14 +38,14 @@ impl<C: CarriedLease> Ledger<C> {
     /// calls are repeated. So a store that is down is not flooded, and calls that fail soon make
     /// room for the others.
     ///
-    /// `room` returns the permission for one call in a lane. Items without permission stay due.
+    /// `permit` returns the permission for one call in a lane. Items without permission stay due.
     pub(crate) fn take_due(
         &mut self,
         home: HomeId,
         now: &Now,
         batch: usize,
         mut again: usize,
-        mut room: impl FnMut(Lane) -> Option<Room>,
+        mut permit: impl FnMut(Lane) -> Option<Permit>,
     ) -> Due<C> {
         let mut result = Due::default();
         let Some(mut ready) = self.ready(home, now) else { return result };
@@ -55,7 +55,7 @@ impl<C: CarriedLease> Ledger<C> {
                     std::mem::take(waiting).values().for_each(|item| self.put_off(item, now));
                     break;
                 }
-                let Some(room) = room(group.lane) else {
+                let Some(permit) = permit(group.lane) else {
                     result.full.push(group.lane);
                     break;
                 };
@@ -74,7 +74,7 @@ impl<C: CarriedLease> Ledger<C> {
                     }
                 }
                 items.iter().for_each(|item| self.sent(item, now, group.level, items.len()));
-                result.batches.push(Batch { items, again: group.is_again, room });
+                result.batches.push(Batch { items, again: group.is_again, permit });
             }
         }
         result.full.dedup();

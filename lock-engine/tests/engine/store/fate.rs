@@ -36,6 +36,8 @@ pub(crate) enum Fate {
     HoldReply(Gate),
     /// Applied; the answer is lost, an error of unknown outcome.
     LoseReply,
+    /// Applied at once; after a while the answer is lost, an error of unknown outcome.
+    LoseReplyAfter(Duration),
     /// A renewal that is applied, but its answer and those after it are missing from the batch's.
     Forget,
     /// Applied after it has used up its task's budget, like a store that does real work.
@@ -58,7 +60,12 @@ impl Fate {
     /// Applies the faults on the way to the store.
     pub(super) async fn before(&self, limit: Duration) -> Result<()> {
         match self {
-            Self::Serve | Self::Late(_) | Self::HoldReply(_) | Self::LoseReply | Self::Forget => {}
+            Self::Serve
+            | Self::Late(_)
+            | Self::HoldReply(_)
+            | Self::LoseReply
+            | Self::LoseReplyAfter(_)
+            | Self::Forget => {}
             Self::Yield => tokio::task::yield_now().await,
             Self::Fail(error) => return Err(error.clone()),
             Self::FailAfter(pause) => {
@@ -92,11 +99,19 @@ impl Fate {
             Self::Yield => tokio::task::yield_now().await,
             Self::Late(pause) => sleep(*pause).await,
             Self::HoldReply(gate) => gate.opened().await,
-            Self::LoseReply => return Err(LockError::new(ErrorKind::Unavailable, "reply lost").outcome_unknown()),
+            Self::LoseReply => return Err(lost()),
+            Self::LoseReplyAfter(pause) => {
+                sleep(*pause).await;
+                return Err(lost());
+            }
             _ => {}
         }
         Ok(answer)
     }
+}
+
+fn lost() -> LockError {
+    LockError::new(ErrorKind::Unavailable, "reply lost").outcome_unknown()
 }
 
 fn not_applied() -> LockError {

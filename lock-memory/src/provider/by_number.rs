@@ -1,5 +1,5 @@
-//! Values in the order of ascending numbers: the waiters of a key, of the engine and of
-//! distlock-memory, and there its holders where there are several.
+//! Values in the order of ascending numbers: the waiters of a key, and its holders where there are
+//! several.
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ const GUESSES: u32 = 4;
 /// which takes a few looks, however many there are. The first and the last slot are never gaps.
 /// After a removal no more than half of all slots are, apart from a few.
 #[derive(Debug)]
-pub struct ByNumber<T> {
+pub(super) struct ByNumber<T> {
     slots: VecDeque<(u64, Option<T>)>,
     gaps: usize,
 }
@@ -29,32 +29,32 @@ impl<T> ByNumber<T> {
     /// Returns whether there is no value.
     #[inline]
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
     /// Returns the number of values.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.slots.len() - self.gaps
     }
 
     /// Returns the first value.
     #[inline]
     #[must_use]
-    pub fn first(&self) -> Option<&T> {
+    pub(super) fn first(&self) -> Option<&T> {
         self.slots.front()?.1.as_ref()
     }
 
     /// Adds a value with a number greater than all before.
     #[inline]
-    pub fn push(&mut self, number: u64, value: T) {
+    pub(super) fn push(&mut self, number: u64, value: T) {
         self.slots.push_back((number, Some(value)));
     }
 
     /// Removes the first value.
     #[inline]
-    pub fn pop(&mut self) -> Option<(u64, T)> {
+    pub(super) fn pop(&mut self) -> Option<(u64, T)> {
         let first = self.slots.pop_front();
         if self.gaps > 0 {
             self.trim();
@@ -64,18 +64,18 @@ impl<T> ByNumber<T> {
 
     /// Returns the value with this number.
     #[must_use]
-    pub fn get(&self, number: u64) -> Option<&T> {
+    pub(super) fn get(&self, number: u64) -> Option<&T> {
         self.slots[self.position(number)?].1.as_ref()
     }
 
     /// Returns the value with this number, to change it.
-    pub fn get_mut(&mut self, number: u64) -> Option<&mut T> {
+    pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut T> {
         let at = self.position(number)?;
         self.slots[at].1.as_mut()
     }
 
     /// Removes the value with this number.
-    pub fn remove(&mut self, number: u64) -> Option<T> {
+    pub(super) fn remove(&mut self, number: u64) -> Option<T> {
         let at = self.position(number)?;
         let value = self.slots[at].1.take()?;
         self.gaps += 1;
@@ -88,12 +88,12 @@ impl<T> ByNumber<T> {
     }
 
     /// Returns all values with their numbers.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
         self.slots.iter().filter_map(|(number, value)| Some((*number, value.as_ref()?)))
     }
 
     /// Returns all values.
-    pub fn into_values(self) -> impl Iterator<Item = T> {
+    pub(super) fn into_values(self) -> impl Iterator<Item = T> {
         self.slots.into_iter().filter_map(|(_, value)| value)
     }
 

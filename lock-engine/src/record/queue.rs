@@ -3,10 +3,11 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use crate::store::{Attempt, QueueStanding, Ticket};
 use distlock_api::{AcquisitionId, Holder, Mode};
-use distlock_engine::store::{Attempt, QueueStanding, Ticket};
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Queue {
     /// The first to be served comes first. Expired tickets are dropped by the next step that uses
     /// the order.
@@ -14,7 +15,8 @@ pub(super) struct Queue {
 }
 
 /// A claim that waits, with what its grant will contain.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Waiter {
     pub(super) id: AcquisitionId,
     pub(super) mode: Mode,

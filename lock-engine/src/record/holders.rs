@@ -3,12 +3,13 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use crate::store::Grant;
 use distlock_api::{AcquisitionId, FencingToken, Holder, LockHolder, Mode};
-use distlock_engine::store::Grant;
 
 /// One lease of the key. Several hold it together if their modes fit (C26, C27); each has its own
 /// expiry (C29).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Lease {
     pub(super) id: AcquisitionId,
     pub(super) mode: Mode,
@@ -47,7 +48,8 @@ impl Lease {
 }
 
 /// All leases of the key. Expired ones stay until a step drops them, but do not count.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Holders(Vec<Lease>);
 
 impl Holders {

@@ -37,13 +37,16 @@ fn waits(record: &mut Record, now: Duration, claim: &Claim) -> BusyReply {
 }
 
 fn gives_up(record: &mut Record, now: Duration, claim: &Claim) -> ReleaseEffect {
-    record.release(now, &Release::new(claim.clone()), true)
+    effect_of(record, now, &Release::new(claim.clone()), true)
 }
 
 /// Returns the claims to which the release has granted a lease, and their tokens.
 fn passes_to(record: &mut Record, now: Duration, claim: &Claim) -> Vec<(AcquisitionId, u64)> {
-    let effect = gives_up(record, now, claim);
-    effect.granted.into_iter().map(|next| (next.id, next.grant.token.get())).collect()
+    granted_ids(&gives_up(record, now, claim))
+}
+
+fn granted_ids(effect: &ReleaseEffect) -> Vec<(AcquisitionId, u64)> {
+    effect.granted.iter().map(|next| (next.id.clone(), next.grant.token.get())).collect()
 }
 
 fn ids<const N: usize>(granted: [(&Claim, u64); N]) -> Vec<(AcquisitionId, u64)> {
@@ -59,7 +62,7 @@ fn ahead(reply: &BusyReply) -> u32 {
 
 #[test]
 fn c26_readers_hold_together_and_a_writer_alone() {
-    let (mut record, readers, writer) = (Record::new(0), [SHARED; 3].map(claim_in), claim_in(EXCLUSIVE));
+    let (mut record, readers, writer) = (Record::default(), [SHARED; 3].map(claim_in), claim_in(EXCLUSIVE));
     let tokens = readers.each_ref().map(|reader| takes(&mut record, SEC(0), reader));
     assert_eq!(tokens, [1, 2, 3], "C5: each its own");
     for mode in [EXCLUSIVE, permits(1, 9)] {
@@ -77,7 +80,7 @@ fn c26_readers_hold_together_and_a_writer_alone() {
 
 #[test]
 fn c27_permits_are_counted_by_each_requests_own_number() {
-    let mut record = Record::new(0);
+    let mut record = Record::default();
     let [two, one] = [permits(2, 4), permits(1, 4)].map(claim_in);
     takes(&mut record, SEC(0), &two);
     takes(&mut record, SEC(1), &one);
@@ -91,7 +94,7 @@ fn c27_permits_are_counted_by_each_requests_own_number() {
 
 #[test]
 fn c28_no_claim_overtakes_the_queue() {
-    let mut record = Record::new(0);
+    let mut record = Record::default();
     let [reader, late, last] = [SHARED; 3].map(claim_in);
     let [writer, other] = [EXCLUSIVE; 2].map(claim_in);
     takes(&mut record, SEC(0), &reader);
@@ -110,7 +113,7 @@ fn c28_no_claim_overtakes_the_queue() {
 
 #[test]
 fn c28_small_permits_do_not_overtake_large_ones() {
-    let mut record = Record::new(0);
+    let mut record = Record::default();
     let [first, second] = [permits(1, 3); 2].map(claim_in);
     let (large, small) = (claim_in(permits(3, 3)), claim_in(permits(1, 3)));
     takes(&mut record, SEC(0), &first);
@@ -124,7 +127,7 @@ fn c28_small_permits_do_not_overtake_large_ones() {
 
 #[test]
 fn c28_a_waiter_that_leaves_makes_room_for_those_behind_it() {
-    let mut record = Record::new(0);
+    let mut record = Record::default();
     let [reader, behind] = [SHARED; 2].map(claim_in);
     let writer = claim_in(EXCLUSIVE);
     takes(&mut record, SEC(0), &reader);
@@ -135,7 +138,7 @@ fn c28_a_waiter_that_leaves_makes_room_for_those_behind_it() {
     assert_eq!(effect.granted.len(), 1, "in the step in which the writer leaves");
     assert_eq!((&effect.granted[0].id, effect.granted[0].mode), (behind.id(), SHARED));
     // Beside an exclusive holder nothing is granted, and neither of a free key.
-    let mut record = Record::new(0);
+    let mut record = Record::default();
     let [holder, leaves, waits_on] = [EXCLUSIVE; 3].map(claim_in);
     takes(&mut record, SEC(0), &holder);
     waits(&mut record, SEC(0), &leaves);
@@ -147,7 +150,7 @@ fn c28_a_waiter_that_leaves_makes_room_for_those_behind_it() {
 
 #[test]
 fn c28_a_block_of_tokens_follows_the_one_before() {
-    let mut record = Record::new(0);
+    let mut record = Record::default();
     let writer = claim_in(EXCLUSIVE);
     takes(&mut record, SEC(0), &writer);
     let readers = [SHARED; 2].map(claim_in);
@@ -163,26 +166,27 @@ fn c28_a_block_of_tokens_follows_the_one_before() {
 
 #[test]
 fn c29_each_holder_has_its_own_expiry() {
-    let mut record = Record::new(0);
+    let mut record = Record::default();
     let [dead, alive] = [SHARED; 2].map(claim_in);
     let (writer, behind) = (claim_in(EXCLUSIVE), claim_in(SHARED));
     takes(&mut record, SEC(0), &dead);
     let token = FencingToken::new(takes(&mut record, SEC(3), &alive));
-    assert_eq!(record.describe(SEC(4), &key()).unwrap().remaining, SEC(9), "until the last one ends");
+    assert_eq!(record.describe(&key(), SEC(4)).unwrap().remaining, SEC(9), "until the last one ends");
     assert_eq!(renew(&mut record, SEC(9), &alive, token), Standing::Held { remaining: TTL });
     waits(&mut record, SEC(9), &writer);
     waits(&mut record, SEC(9), &behind);
     // The dead one has ended: it keeps no one out, and its late calls change nothing.
-    assert_eq!(record.describe(SEC(11), &key()).unwrap().holders.len(), 1);
+    assert_eq!(record.describe(&key(), SEC(11)).unwrap().holders.len(), 1);
     assert_eq!(renew(&mut record, SEC(11), &dead, FencingToken::new(1)), Standing::Gone(Loss::Gone));
-    assert_eq!(passes_to(&mut record, SEC(11), &alive), ids([(&writer, 3)]), "granted beside the dead one's record");
-    assert_eq!(record.take_expired(), [dead.id().clone()]);
+    let effect = gives_up(&mut record, SEC(11), &alive);
+    assert_eq!(granted_ids(&effect), ids([(&writer, 3)]), "granted beside the dead one's record");
+    assert_eq!(effect.expired, [dead.id().clone()]);
     assert_eq!(gives_up(&mut record, SEC(11), &dead).outcome, ReleaseOutcome::AlreadyLost);
 }
 
 #[test]
 fn c29_the_turns_count_from_the_end_of_the_last_holder() {
-    let mut record = Record::new(0);
+    let mut record = Record::default();
     let [first, second] = [SHARED; 2].map(claim_in);
     takes(&mut record, SEC(0), &first);
     takes(&mut record, SEC(5), &second);
@@ -199,7 +203,7 @@ fn c29_the_turns_count_from_the_end_of_the_last_holder() {
 
 #[test]
 fn c10_a_repeated_attempt_beside_others_has_the_same_token() {
-    let mut record = Record::new(0);
+    let mut record = Record::default();
     let [first, second] = [SHARED; 2].map(claim_in);
     assert_eq!(takes(&mut record, SEC(0), &first), 1);
     assert_eq!(takes(&mut record, SEC(0), &second), 2);
@@ -212,41 +216,41 @@ fn c10_a_repeated_attempt_beside_others_has_the_same_token() {
 
 #[test]
 fn c31_a_holder_that_requests_again_is_another_claim() {
-    let mut record = Record::new(0);
+    let mut record = Record::default();
     let (reader, upgrade) = (claim_in(SHARED), claim_in(EXCLUSIVE));
     takes(&mut record, SEC(0), &reader);
     waits(&mut record, SEC(0), &upgrade);
-    assert_eq!(record.describe(SEC(1), &key()).unwrap().mode(), SHARED);
+    assert_eq!(record.describe(&key(), SEC(1)).unwrap().mode(), SHARED);
     assert_eq!(passes_to(&mut record, SEC(1), &reader), ids([(&upgrade, 2)]));
 }
 
 #[test]
 fn c22_force_takes_all_holders_or_only_one() {
-    let mut record = Record::new(0);
+    let mut record = Record::default();
     let readers = [SHARED; 3].map(claim_in);
     for reader in &readers {
         takes(&mut record, SEC(0), reader);
     }
     waits(&mut record, SEC(0), &claim_in(EXCLUSIVE));
     let stranger = claim();
-    assert!(record.force_release(SEC(1), Some(stranger.id()), &forced_release()).is_empty());
-    assert_eq!((record.token(), record.history().len()), (3, 0));
+    assert!(force(&mut record, SEC(1), Some(stranger.id())).is_empty());
+    assert_eq!((record.token(), record.history().count()), (3, 0));
     let [first, second, third] = readers.each_ref().map(|reader| reader.id().clone());
     let only = Some(&second);
-    assert_eq!(record.force_release(SEC(1), only, &forced_release()), std::slice::from_ref(&second));
+    assert_eq!(force(&mut record, SEC(1), only), std::slice::from_ref(&second));
     assert_eq!(record.token(), 4);
     assert_eq!(renew(&mut record, SEC(1), &readers[1], FencingToken::new(2)), Standing::Gone(Loss::ForceReleased));
     assert_eq!(renew(&mut record, SEC(1), &readers[0], FencingToken::new(1)), Standing::Held { remaining: TTL });
-    assert_eq!(record.force_release(SEC(2), None, &forced_release()), [first.clone(), third.clone()]);
+    assert_eq!(force(&mut record, SEC(2), None), [first.clone(), third.clone()]);
     assert_eq!(record.token(), 5);
-    let victims: Vec<_> = record.history().into_iter().map(|entry| entry.id.unwrap()).collect();
+    let victims: Vec<_> = record.history().map(|entry| entry.id.unwrap()).collect();
     assert_eq!(victims, [second, first, third]);
-    assert_eq!((record.describe(SEC(2), &key()), record.waiting(SEC(2)).count()), (None, 1), "nothing is granted");
+    assert_eq!((record.describe(&key(), SEC(2)), record.waiting(SEC(2)).count()), (None, 1), "nothing is granted");
 }
 
 #[test]
 fn c25_a_minimum_hold_of_a_reader_stays_beside_the_others() {
-    let mut record = Record::new(0);
+    let mut record = Record::default();
     let [reader, other] = [SHARED; 2].map(claim_in);
     let writer = claim_in(EXCLUSIVE);
     takes(&mut record, SEC(5), &reader);
@@ -256,17 +260,29 @@ fn c25_a_minimum_hold_of_a_reader_stays_beside_the_others() {
     assert_eq!(release_with(&mut record, SEC(6), &hold), ReleaseOutcome::Released);
     assert_eq!(release_with(&mut record, SEC(6), &hold), ReleaseOutcome::Released, "C10");
     assert_eq!(renew(&mut record, SEC(6), &reader, FencingToken::new(1)), Standing::Gone(Loss::Gone));
-    let info = record.describe(SEC(6), &key()).unwrap();
+    let info = record.describe(&key(), SEC(6)).unwrap();
     assert_eq!((info.holders.len(), info.remaining), (2, SEC(19)));
     assert_eq!(passes_to(&mut record, SEC(7), &other), []);
     assert!(matches!(record.try_acquire(SEC(24), &attempt(&writer)), Reply::Busy(_)));
     assert!(matches!(record.try_acquire(SEC(25), &attempt(&writer)), Reply::Granted(_)));
-    assert!(record.take_expired().is_empty(), "it was released");
+    let is_expiry = |change: &Change| matches!(change, Change::Expired { .. });
+    assert!(!record.take_changes().iter().any(is_expiry), "it was released");
+}
+
+#[test]
+fn c10_force_ends_a_minimum_hold_and_the_release_before_stays_known() {
+    let (mut record, reader) = (Record::default(), claim_in(SHARED));
+    takes(&mut record, SEC(0), &reader);
+    let hold = Release::new(reader.clone()).with_hold_at_least(SEC(20));
+    assert_eq!(release_with(&mut record, SEC(1), &hold), ReleaseOutcome::Released);
+    force(&mut record, SEC(2), None);
+    assert_eq!(record.describe(&key(), SEC(2)), None);
+    assert_eq!(release_with(&mut record, SEC(3), &hold), ReleaseOutcome::Released);
 }
 
 #[test]
 fn a_key_has_a_largest_number_of_holders() {
-    let mut record = Record::new(0);
+    let mut record = Record::default();
     let mut readers: Vec<_> = (0..Mode::MAX_HOLDERS).map(|_| claim_in(SHARED)).collect();
     for reader in &readers {
         takes(&mut record, SEC(0), reader);
@@ -278,7 +294,7 @@ fn a_key_has_a_largest_number_of_holders() {
 
 #[test]
 fn a_refresh_shows_when_there_may_be_room() {
-    let mut record = Record::new(0);
+    let mut record = Record::default();
     let reader = claim_in(SHARED);
     takes(&mut record, SEC(0), &reader);
     let (writer, behind) = (claim_in(EXCLUSIVE), claim_in(SHARED));
@@ -294,12 +310,12 @@ fn a_refresh_shows_when_there_may_be_room() {
 
 #[test]
 fn without_the_queue_a_release_grants_nothing_and_each_claim_has_its_turn() {
-    let mut record = Record::new(0);
+    let mut record = Record::default();
     let [first, second] = [SHARED; 2].map(claim_in);
     takes(&mut record, SEC(0), &first);
     waits(&mut record, SEC(0), &claim_in(EXCLUSIVE));
     let without_queue = Attempt::new(second, TTL).with_turn_window(Duration::ZERO);
     assert!(matches!(record.try_acquire(SEC(0), &without_queue), Reply::Granted(_)));
-    let effect = record.release(SEC(0), &Release::new(first), false);
+    let effect = effect_of(&mut record, SEC(0), &Release::new(first), false);
     assert!(effect.ended && effect.granted.is_empty());
 }

@@ -5,7 +5,7 @@ mod imp {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use distlock_api::contained;
+    use distlock_api::style::contained;
 
     /// A batch that is sent now: how long each of its requests has waited for company.
     pub(crate) fn batch(store: &str, requests: &'static str, waited: &[Duration]) {

@@ -35,17 +35,17 @@ fn refresh(record: &mut Record, now: Duration, claim: &Claim) -> Standing {
 }
 
 fn give_up(record: &mut Record, now: Duration, claim: &Claim) -> ReleaseEffect {
-    record.release(now, &Release::new(claim.clone()), true)
+    effect_of(record, now, &Release::new(claim.clone()), true)
 }
 
 /// The effect of a release that grants to no waiter.
 fn freed() -> ReleaseEffect {
-    ReleaseEffect { outcome: ReleaseOutcome::Released, ended: true, granted: Vec::new() }
+    ReleaseEffect { ended: true, ..ReleaseEffect::new(ReleaseOutcome::Released) }
 }
 
 /// The effect of the release of a claim without a lease.
 fn nothing(outcome: ReleaseOutcome) -> ReleaseEffect {
-    ReleaseEffect { outcome, ended: false, granted: Vec::new() }
+    ReleaseEffect::new(outcome)
 }
 
 fn next_holder(mut effect: ReleaseEffect) -> NextHolder {
@@ -59,7 +59,7 @@ fn waiting(record: &Record, now: Duration) -> Vec<&AcquisitionId> {
 
 /// A record that one claim holds since the beginning, while others wait.
 fn held<const N: usize>() -> (Record, Claim, [Claim; N]) {
-    let (mut record, holder, waiters) = (Record::new(0), claim(), std::array::from_fn(|_| claim()));
+    let (mut record, holder, waiters) = (Record::default(), claim(), std::array::from_fn(|_| claim()));
     let _ = granted(&mut record, SEC(0), &holder);
     for (position, waiter) in (0..).zip(&waiters) {
         assert_eq!(queue_up(&mut record, SEC(0), waiter), ahead(position));
@@ -83,12 +83,11 @@ fn c15_a_release_grants_to_the_first_waiter_what_its_ticket_requests() {
         mode: Mode::Exclusive,
         holder: about,
         grant: grant.clone(),
-        last_token: FencingToken::new(5),
         expires_at: SEC(3),
     };
     assert_eq!(next_holder(give_up(&mut record, SEC(2), &holder)), expected);
     assert_eq!(record.token(), 5, "the whole block");
-    let info = record.describe(SEC(2), &key()).unwrap();
+    let info = record.describe(&key(), SEC(2)).unwrap();
     assert_eq!((info.owner.as_deref(), info.remaining), (Some("first"), CLAIM_TTL));
     assert_eq!(waiting(&record, SEC(2)), [second.id()]);
     // It has the lease like any other holder.
@@ -102,7 +101,7 @@ fn c15_a_release_grants_to_the_first_waiter_what_its_ticket_requests() {
     assert_eq!(give_up(&mut record, SEC(2), &holder), nothing(ReleaseOutcome::Released), "C10: answered once more");
     assert_eq!(next_holder(give_up(&mut record, SEC(3), &first)).id, *second.id());
     assert_eq!(give_up(&mut record, SEC(3), &second), freed());
-    assert_eq!(record.describe(SEC(3), &key()), None);
+    assert_eq!(record.describe(&key(), SEC(3)), None);
 }
 
 #[test]
@@ -128,13 +127,13 @@ fn c15_no_claim_overtakes_when_a_lease_expires() {
 fn c15_the_windows_count_from_when_the_lease_became_free() {
     let patient = [claim(), claim()];
     let without_hand_over = |record: &mut Record, holder: &Claim| {
-        assert_eq!(record.release(SEC(4), &Release::new(holder.clone()), false), freed());
+        assert_eq!(effect_of(record, SEC(4), &Release::new(holder.clone()), false), freed());
     };
     let with_a_minimum_hold = |record: &mut Record, holder: &Claim| {
         let hold = Release::new(holder.clone()).with_hold_at_least(SEC(7));
-        assert_eq!(record.release(SEC(4), &hold, true), freed(), "R13: nothing is granted");
+        assert_eq!(effect_of(record, SEC(4), &hold, true), freed(), "R13: nothing is granted");
     };
-    let by_force = |record: &mut Record, _: &Claim| drop(record.force_release(SEC(4), None, &forced_release()));
+    let by_force = |record: &mut Record, _: &Claim| drop(force(record, SEC(4), None));
     let opened: [(_, Opens, _); 4] = [
         ("a release that hands nothing over", without_hand_over, SEC(4)),
         ("the end of a minimum hold", with_a_minimum_hold, SEC(7)),
@@ -237,13 +236,13 @@ fn r15_a_refresh_never_adds_a_ticket_and_never_grants() {
     // It may take the lease, by an attempt.
     let Standing::Waiting(reply) = refresh(&mut record, SEC(12), &first) else { panic!("it waits") };
     assert_eq!((reply.standing, reply.holder_remaining), (ahead(0), Some(Duration::ZERO)));
-    assert_eq!(record.describe(SEC(12), &key()), None);
+    assert_eq!(record.describe(&key(), SEC(12)), None);
     // Not even one that has only just expired.
     assert_eq!(refresh(&mut record, SEC(17), &second), Standing::Gone(Loss::Gone));
     assert_eq!(waiting(&record, SEC(17)), [first.id()]);
     // Granted, and taken away before the waiter learned of it.
     let _ = granted(&mut record, SEC(17), &first);
-    let _ = record.force_release(SEC(17), None, &forced_release());
+    let _ = force(&mut record, SEC(17), None);
     assert_eq!(refresh(&mut record, SEC(17), &first), Standing::Gone(Loss::ForceReleased));
 }
 
@@ -262,7 +261,7 @@ fn c11_leaving_with_a_grant_in_transit_hands_it_over() {
 
 #[test]
 fn r12_no_claim_hands_a_lease_over_to_itself() {
-    let (mut record, claim) = (Record::new(0), claim());
+    let (mut record, claim) = (Record::default(), claim());
     let _ = granted(&mut record, SEC(0), &claim);
     // A ticket of the holder, which no attempt leaves behind.
     let _ = record.queue.enqueue(SEC(0), &waiting_attempt(&claim));
@@ -274,10 +273,10 @@ fn r12_no_claim_hands_a_lease_over_to_itself() {
 fn c25_a_minimum_hold_that_is_over_keeps_no_claim_out() {
     let (mut record, holder, [first, second]) = held();
     let hold = Release::new(holder).with_hold_at_least(SEC(3));
-    assert_eq!(next_holder(record.release(SEC(3), &hold, true)).id, *first.id());
+    assert_eq!(next_holder(effect_of(&mut record, SEC(3), &hold, true)).id, *first.id());
     // One that is not over closes the key to all, and the waiters continue by polling.
     let hold = Release::new(first).with_hold_at_least(SEC(3));
-    assert_eq!(record.release(SEC(4) - WINDOW, &hold, true), freed());
+    assert_eq!(effect_of(&mut record, SEC(4) - WINDOW, &hold, true), freed());
     let reply = busy(record.try_acquire(SEC(5), &waiting_attempt(&second)));
     assert_eq!((reply.standing, reply.holder_remaining), (ahead(0), Some(SEC(1))));
     assert!(matches!(record.try_acquire(SEC(6), &waiting_attempt(&second)), Reply::Granted(_)));
@@ -290,7 +289,7 @@ fn a_process_without_the_queue_neither_queues_nor_hands_over() {
     assert!(matches!(record.try_acquire(SEC(9), &old), Reply::Busy(_)));
     assert!(matches!(record.try_acquire(SEC(10), &old), Reply::Granted(_)));
     assert_eq!(queue_up(&mut record, SEC(10), &first), ahead(0));
-    assert_eq!(record.release(SEC(11), &Release::new(old.claim.clone()), false), freed());
+    assert_eq!(effect_of(&mut record, SEC(11), &Release::new(old.claim.clone()), false), freed());
     assert!(matches!(record.try_acquire(SEC(11), &waiting_attempt(&first)), Reply::Granted(_)));
 }
 

@@ -18,7 +18,7 @@ use crate::mode::Mode;
 use crate::options::AcquireOptions;
 use crate::parse::IntoLockKey;
 use crate::provider::{Acquired, LockProvider};
-use crate::style::{Group, acquire_group_now, finish_run, yield_on_error};
+use crate::style::{Group, acquire_group, finish_run, yield_on_error};
 use crate::token::FencingToken;
 use crate::{acquire_setters, mode_setters, try_setters, wait_setters};
 
@@ -47,7 +47,7 @@ async fn acquire<P: LockProvider + ?Sized>(
         let answer = provider.acquire_now(key, &with_mode(key, options.clone()))?;
         Some(answer.map(Acquired::held))
     };
-    acquire_group_now(keys, &options, acquire_now, |key, options| {
+    acquire_group(keys, &options, acquire_now, |key, options| {
         let options = with_mode(&key, options);
         async move { provider.acquire_with(key, options).await.map(Acquired::held) }
     })
@@ -96,7 +96,9 @@ macro_rules! mode_of_setter {
 /// while it holds those of smaller keys. So callers that name the same keys in different orders
 /// cannot deadlock. Up to 64 locks are asked for at once, and go to the store together if it can do
 /// that. Locks behind the first busy one are given back while it is waited for, and to others they
-/// may seem busy for a moment. A provider that answers at once
+/// may seem busy for a moment. After an
+/// answer without the locks none of them is held, unless the store takes longer than a second to
+/// confirm their releases. A provider that answers at once
 /// ([`acquire_now`](LockProvider::acquire_now)) grants free locks in one pass, up to the first busy
 /// one. Behind [`Instrumented`](crate::Instrumented), which measures each acquisition, there is no
 /// such pass.

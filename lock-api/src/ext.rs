@@ -9,7 +9,6 @@ use crate::all::{self, AcquireAll, TryAcquireAll};
 use crate::error::{LockError, Result};
 use crate::guard::LockGuard;
 use crate::key::LockKey;
-use crate::lead::{Lead, LeaderObserver};
 use crate::options::{AcquireOptions, Wait};
 use crate::parse::IntoLockKey;
 use crate::provider::{Acquired, DistributedLock, Lock, LockProvider};
@@ -100,24 +99,6 @@ pub trait LockProviderExt: LockProvider {
     /// [C21]: distlock_api::contract#c21
     fn try_acquire_all<K: IntoLockKey>(&self, keys: impl IntoIterator<Item = K>) -> TryAcquireAll<'_, Self> {
         TryAcquireAll::new(self, all::keys(keys))
-    }
-
-    /// Campaigns for the leadership of a key, and runs a task while leading. One process of a fleet
-    /// leads; another one takes over when it resigns or dies.
-    ///
-    /// Call [`run`](Lead::run). See [`lead`](crate::lead) for the promises and an example.
-    fn lead(&self, key: impl IntoLockKey) -> Lead<'_, Self> {
-        Lead::new(self, key.into_lock_key())
-    }
-
-    /// Observes the leadership of a key, without campaigning: who leads, and each change. It shows
-    /// the holder of any lock. See [`LeaderObserver`].
-    ///
-    /// # Errors
-    /// As [`LockKey::new`]; [`Unsupported`](crate::ErrorKind::Unsupported) for a provider without
-    /// administration.
-    fn observe(&self, key: impl IntoLockKey) -> Result<LeaderObserver<'_>> {
-        LeaderObserver::new(self.admin(), key.into_lock_key()?)
     }
 
     /// Returns one key of this provider as a value, which coerces to `Arc<dyn DistributedLock>`.

@@ -16,7 +16,7 @@ use crate::error::{LockError, Result};
 /// |---|---|---|---|
 /// | `distlock-memory` | as it is | as they are | as it is |
 /// | `distlock-mongo` | a BSON string, which carries its length | BSON strings: a name is a value there, not a field | a BSON string |
-/// | the SQLite example | escaped, in JSON | escaped, in JSON | as it is, in a text column |
+/// | the SQLite example | escaped, in JSON | escaped, in JSON | escaped, in JSON |
 /// | the PostgreSQL example | bytes: its texts cannot contain it | escaped, in JSON | bytes |
 ///
 /// Other backends must keep or escape it in owners, values and reasons. They may refuse names that

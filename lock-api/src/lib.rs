@@ -41,22 +41,15 @@
 //! [`acquire_all`](LockProviderExt::acquire_all) acquires several keys, all or nothing, in an order
 //! that cannot deadlock.
 //!
-//! # Once
+//! # Recipes
 //!
-//! A lock keeps a second caller from working at the same time, and not from doing the work again.
-//! [`once`] is a lock that ends in a remembered outcome: for jobs that several servers start, and
-//! requests that are sent twice.
-//!
-//! # Leadership
-//!
-//! [`lead`](LockProviderExt::lead) runs a task on one process of a fleet, and on another one when
-//! the first resigns or dies. [`observe`](LockProviderExt::observe) shows which process leads.
+//! Work that is done once, leadership, and idempotent HTTP requests are in `distlock-recipes`, on
+//! the traits of this crate.
 //!
 //! # What a lock promises
 //!
-//! The [`contract`] lists 31 clauses, C1–C31, and O1–O12 for [`once`]; the documentation cites
-//! them. The rules R1–R32, which it cites too, are those of the MongoDB lease protocol: see the
-//! documentation of `distlock-mongo`.
+//! The [`contract`] lists 31 clauses, C1–C31; the documentation cites them. The rules R1–R32, which
+//! it cites too, are those of the MongoDB lease protocol, in the documentation of `distlock-mongo`.
 //!
 //! No lease can stop a process that was paused beyond its ttl and then writes. The resource can, by
 //! the [`FencingToken`] that each grant has.
@@ -68,7 +61,7 @@
 //! | feature | what it adds |
 //! |---|---|
 //! | `metrics` | counters and histograms of [`Instrumented`], through the `metrics` facade |
-//! | `serde` | [`LockKey`], [`FencingToken`], [`Wait`], [`RenewalPolicy`], [`LeaseOptions`] and [`AcquireOptions`] to and from text; durations are whole milliseconds, in fields named `…_ms` |
+//! | `serde` | [`LockKey`], [`FencingToken`], [`AcquisitionId`], [`Holder`], [`Wait`], [`RenewalPolicy`], [`LeaseOptions`] and [`AcquireOptions`] to and from text; durations are whole milliseconds, in fields named `…_ms` |
 //! | `uuid` | `Uuid` as a key |
 
 // Macros and documentation name this crate as its users do.
@@ -78,7 +71,6 @@ mod acquisition;
 mod admin;
 mod all;
 mod capabilities;
-mod contain;
 pub mod contract;
 mod error;
 mod ext;
@@ -86,10 +78,8 @@ mod fenced;
 mod guard;
 mod holder;
 mod key;
-pub mod lead;
 mod loss;
 mod mode;
-pub mod once;
 mod options;
 mod parse;
 pub mod prelude;
@@ -106,8 +96,6 @@ pub use admin::{
 };
 pub use all::{AcquireAll, AllGuard, FencingTokens, TryAcquireAll};
 pub use capabilities::Capabilities;
-#[doc(hidden)]
-pub use contain::contained;
 pub use error::{Disposition, ErrorKind, LockError, Phase, Result};
 pub use ext::{
     Acquire, AcquireFuture, DistributedLockExt, KeyTarget, LockProviderExt, LockTarget, TryAcquire, TryAcquireFuture,

@@ -109,19 +109,6 @@ impl Mode {
         }
     }
 
-    /// Checks that the mode is exclusive, where any other would be an accident. For what is built
-    /// on exclusive locks, before any I/O.
-    ///
-    /// # Errors
-    /// [`InvalidOptions`](ErrorKind::InvalidOptions) for every other mode; `what` names what needs
-    /// the lock.
-    pub(crate) fn ensure_exclusive(self, what: &str) -> Result<()> {
-        if self.is_exclusive() {
-            return Ok(());
-        }
-        Err(LockError::invalid_options(format!("{what} needs an exclusive lock, not {self}: leave the mode out")))
-    }
-
     /// Checks that the mode makes sense, and that a provider with these capabilities has it. For
     /// providers, before any I/O.
     ///
@@ -206,14 +193,5 @@ mod tests {
             assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains("x does not"), "{error}");
         }
         assert!(Mode::Exclusive.ensure_supported("x", &Capabilities::default()).is_ok());
-    }
-
-    #[test]
-    fn what_needs_an_exclusive_lock_refuses_others() {
-        assert!(Mode::Exclusive.ensure_exclusive("x").is_ok());
-        for mode in [Mode::Shared, permits(1, 2)] {
-            let error = mode.ensure_exclusive("x").unwrap_err();
-            assert!(error.kind() == ErrorKind::InvalidOptions && error.to_string().contains("x needs"), "{error}");
-        }
     }
 }

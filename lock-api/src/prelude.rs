@@ -11,8 +11,6 @@
 //! }
 //! ```
 
-pub use distlock_api::lead::{LeadHealth, LeadStatus, Led};
-pub use distlock_api::once::{Once, OnceGuard, OnceProvider, OnceProviderExt};
 pub use distlock_api::{
     AcquireOptions, AllGuard, DistributedLock, DistributedLockExt, ErrorKind, FencingToken, IntoLockKey, LeaseOptions,
     LockAdmin, LockError, LockGuard, LockKey, LockProvider, LockProviderExt, Loss, ReleaseOutcome, RenewalPolicy, Wait,

@@ -1,4 +1,4 @@
-//! Serialization of keys, tokens and options, with the feature `serde`.
+//! Serialization of keys, tokens, holders and options, with the feature `serde`.
 //!
 //! Durations are whole milliseconds in fields whose names end in `_ms`. One with a fraction is an
 //! error, so that what was written reads back as the same value.
@@ -9,6 +9,8 @@ use std::time::Duration;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::acquisition::AcquisitionId;
+use crate::holder::Holder;
 use crate::key::LockKey;
 use crate::mode::Mode;
 use crate::options::{AcquireOptions, LeaseOptions, RenewalPolicy, Wait};
@@ -40,6 +42,45 @@ impl<'de> Deserialize<'de> for FencingToken {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         u64::deserialize(deserializer).map(Self::new)
     }
+}
+
+/// As text.
+impl Serialize for AcquisitionId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+/// From text.
+impl<'de> Deserialize<'de> for AcquisitionId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(Self::new)
+    }
+}
+
+/// As a map of what is set: `owner`, `metadata`.
+impl Serialize for Holder {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let metadata = self.metadata.as_deref().cloned();
+        HolderText { owner: self.owner.as_deref().map(str::to_owned), metadata }.serialize(serializer)
+    }
+}
+
+/// From a map of `owner` and `metadata`, each of which may be absent. Other fields are refused.
+impl<'de> Deserialize<'de> for Holder {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let HolderText { owner, metadata } = HolderText::deserialize(deserializer)?;
+        Ok(Self { owner: owner.map(Into::into), metadata: metadata.map(Into::into) })
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HolderText {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    owner: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    metadata: Option<BTreeMap<String, String>>,
 }
 
 /// `"try"`, `"forever"` or `{"up_to_ms": 5000}`.
@@ -274,6 +315,11 @@ mod tests {
         assert_eq!(round_trip(&key, r#""orders/7""#), key);
         let token = FencingToken::new(u64::MAX);
         assert_eq!(round_trip(&token, "18446744073709551615"), token);
+        let id = AcquisitionId::new("p-1");
+        assert_eq!(round_trip(&id, r#""p-1""#), id);
+        assert_eq!(round_trip(&Holder::new(), "{}"), Holder::new());
+        let holder = Holder::new().with_owner("a\0").with_metadata("b", "c");
+        assert_eq!(round_trip(&holder, r#"{"owner":"a\u0000","metadata":{"b":"c"}}"#), holder);
         let lease = LeaseOptions::new()
             .ttl(Duration::from_secs(12))
             .renewal(RenewalPolicy::Every(Duration::from_millis(1500)))

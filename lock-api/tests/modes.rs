@@ -1,12 +1,9 @@
-//! Modes through the fluent calls, wrappers, and what is built on exclusive locks.
+//! Modes through the fluent calls and wrappers.
 
-use std::future::pending;
-
-use distlock_api::once::{OnceOptions, OnceProvider, OnceProviderExt};
 use distlock_api::{
     AcquireOptions, Capabilities, ErrorKind, Instrumented, LockKey, LockProvider, LockProviderExt, Mode, Namespaced,
 };
-use distlock_memory::{MemoryOnce, MemoryProvider, MemoryStore, Operation};
+use distlock_memory::{MemoryProvider, MemoryStore, Operation};
 
 const MODES: [Mode; 2] = [Mode::Shared, Mode::Permits { take: 1, of: 2 }];
 
@@ -68,30 +65,4 @@ async fn a_mode_that_makes_no_sense_is_refused_through_wrappers_too() {
     let locks = Namespaced::new(MemoryProvider::new(), "n").unwrap();
     let error = locks.acquire("k").permits(3, 2).await.map(drop).unwrap_err();
     assert_eq!((error.kind(), error.key().map(LockKey::as_str)), (ErrorKind::InvalidOptions, Some("k")));
-}
-
-#[tokio::test]
-async fn work_that_is_done_once_needs_an_exclusive_lock() {
-    let once = MemoryOnce::new();
-    let key = LockKey::new("k").unwrap();
-    for mode in MODES {
-        let options = AcquireOptions::new().with_mode(mode);
-        let fluent = once.once("k").options(options.clone()).await.map(drop).unwrap_err();
-        let plain = once.once_with(key.clone(), OnceOptions::new().with_acquire(options)).await.map(drop).unwrap_err();
-        for error in [fluent, plain] {
-            assert_eq!(error.kind(), ErrorKind::InvalidOptions, "{error}");
-        }
-    }
-    assert_eq!(once.locks().accounting().acquired, 0);
-}
-
-#[tokio::test]
-async fn leadership_needs_an_exclusive_lock() {
-    let locks = MemoryProvider::new();
-    for mode in MODES {
-        let lead = locks.lead("k").options(AcquireOptions::new().with_mode(mode));
-        let error = lead.run(|_| pending::<Result<(), &str>>()).await.map(drop).unwrap_err();
-        assert_eq!((error.kind(), error.key().is_some()), (ErrorKind::InvalidOptions, true));
-    }
-    assert_eq!(locks.accounting().acquired, 0);
 }

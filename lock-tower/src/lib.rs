@@ -11,8 +11,9 @@
 //! * [`PermitLayer`] serves at most `n` HTTP requests of a key at the same time, over all replicas.
 //! * [`KeyedLockLayer`] is for every other tower service; see [`keyed`].
 //! * [`key`] has the extractors that name the locks of a request.
-//! * [`IdempotencyLayer`] processes each HTTP request with an `Idempotency-Key` once, and sends its
-//!   answer to every retry; see [`idempotency`].
+//!
+//! Requests with an `Idempotency-Key` are processed once by the `IdempotencyLayer` of
+//! `distlock-recipes`.
 //!
 //! # With axum
 //! ```
@@ -166,19 +167,17 @@
 //! # Features
 //! Both are off by default:
 //!
-//! * `axum`: the extractors of [`key`] that know routes, `HeldLock` as an extractor,
-//!   `ReadAheadLayer`, and idempotency keys per route
+//! * `axum`: the extractors of [`key`] that know routes, `HeldLock` as an extractor, and
+//!   `ReadAheadLayer`
 //! * `metrics`: the metrics above
 
 mod gate;
 mod held;
 pub mod http;
-pub mod idempotency;
 mod inner;
 pub mod key;
 pub mod keyed;
 mod keys;
-mod problem;
 mod refusal;
 
 pub use self::http::{HoldUntil, LockLayer, LockService, PermitLayer};
@@ -186,7 +185,6 @@ pub use gate::{Monitor, OnLoss};
 pub use held::HeldLock;
 #[cfg(feature = "axum")]
 pub use held::NotLocked;
-pub use idempotency::{AfterAnswer, IdempotencyLayer, IdempotencyService, IdempotentRun};
 pub use keyed::{KeyedLock, KeyedLockError, KeyedLockLayer};
 pub use keys::KeySet;
 pub use refusal::{KeyRejection, Reason, Refusal};

@@ -7,9 +7,12 @@ use std::time::Duration;
 
 use distlock_api::{Disposition, ErrorKind, LockError};
 
-use crate::problem::whole_secs;
-
 pub(crate) type Source = Box<dyn StdError + Send + Sync + 'static>;
+
+/// Returns a duration in whole seconds, rounded up and at least one, for a `Retry-After` field.
+fn whole_secs(duration: Duration) -> u64 {
+    (duration.as_secs() + u64::from(duration.subsec_nanos() > 0)).max(1)
+}
 
 /// Why a request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -142,11 +145,6 @@ impl Refusal {
     #[must_use]
     pub fn retry_after_secs(&self) -> Option<u64> {
         self.retry_after.map(whole_secs)
-    }
-
-    /// Returns the cause.
-    pub(crate) fn into_source(self) -> Option<Source> {
-        self.source
     }
 
     /// Returns the lock error that caused the refusal, if there is one.

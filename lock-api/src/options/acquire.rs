@@ -73,7 +73,8 @@ impl AcquireOptions {
 
     /// Lets an attempt without a wait go to the store together with others. It may then take a
     /// second round trip. It is answered "busy" as soon as another caller of the process wants the
-    /// key, so that it never overtakes one that waits.
+    /// key, so that it never overtakes one that waits, and also without a request if such attempts
+    /// found the key busy lately.
     ///
     /// For callers that make several attempts at once and then ask for the busy lock itself, as
     /// [`acquire_group`](crate::style::acquire_group) does. An attempt with a wait goes together

@@ -1,9 +1,13 @@
 //! Several locks, all or nothing.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
 use tokio::runtime::Handle;
 use tokio::task::coop::consume_budget;
 use tokio::task::yield_now;
@@ -88,11 +92,14 @@ const AT_ONCE: usize = 64;
 /// smaller keys, so callers cannot deadlock. Free locks take as long as a few requests, if the
 /// backend sends requests together.
 ///
-/// `acquire` returns `None` for a lock that was not granted. The wait of `options` covers all of
-/// them: a call that waits gets the rest of it. If one lock is not granted, or fails, those already
-/// held are discarded.
+/// `acquire_now` answers as [`LockProvider::acquire_now`](crate::LockProvider::acquire_now) does,
+/// and may always return `None`. No try is made of a key that it refuses, nor of the keys behind it
+/// before that one is held. `acquire` returns `None` for a lock that was not granted. The wait of
+/// `options` covers all of them: a call that waits gets the rest of it. If one lock is not granted,
+/// or fails, those already held are discarded, and for up to a second the call waits until the
+/// store has confirmed that.
 ///
-/// The tries are [batched](AcquireOptions::batched). The busy lock is asked for once more, by a
+/// The tries are [batched](AcquireOptions::batched). The busy lock is requested once more, by a
 /// call of its own. Where there is a wait, the tries get half of what is left of it.
 ///
 /// # Errors
@@ -106,20 +113,6 @@ const AT_ONCE: usize = 64;
 /// [C21]: distlock_api::contract#c21
 /// [`ErrorKind::Lost`]: crate::ErrorKind::Lost
 pub async fn acquire_group<G, F>(
-    keys: Vec<LockKey>,
-    options: &AcquireOptions,
-    acquire: impl Fn(LockKey, AcquireOptions) -> F,
-) -> Result<Group<G>>
-where
-    G: GroupGuard,
-    F: Future<Output = Result<Option<G>>>,
-{
-    acquire_group_now(keys, options, |_, _| None, acquire).await
-}
-
-/// As [`acquire_group`], but takes the locks without a call for which `acquire_now` has the answer,
-/// as [`LockProvider::acquire_now`](crate::LockProvider::acquire_now) has.
-pub(crate) async fn acquire_group_now<G, F>(
     keys: Vec<LockKey>,
     options: &AcquireOptions,
     acquire_now: impl Fn(&LockKey, &AcquireOptions) -> Option<Result<Option<G>>>,
@@ -152,54 +145,66 @@ where
     keys.dedup();
     let limit = Limit::of(options.wait());
     let call = |key: &LockKey, wait| acquire(key.clone(), options.clone().with_wait(wait));
-    let attempt = |key: &LockKey| acquire(key.clone(), options.clone().with_wait(Wait::Try).batched());
+    let as_try = options.clone().with_wait(Wait::Try).batched();
     let mut guards = Vec::with_capacity(keys.len());
-    let mut at_once = AT_ONCE;
+    // The releases of locks behind a busy one. They go on while that one is waited for.
+    let mut discards = FuturesUnordered::new();
+    // The next lock is requested by itself.
+    let mut is_alone = false;
     while let Some(next) = keys.get(guards.len()) {
         let wait = limit.wait();
-        let now = wait.and_then(|_| acquire_now(next, options));
-        let round = &keys[guards.len()..];
-        let round = &round[..round.len().min(at_once)];
-        if now.is_none() && wait.is_some() && round.len() > 1 {
-            let tries = round.iter().map(attempt);
-            let Tried { held, refusal, beyond } = limit.tried(tries).await;
-            guards.extend(held);
-            at_once = if refusal.is_none() { AT_ONCE.min(2 * at_once) } else { 1 };
-            match refusal {
-                Some(Refusal::Failed(error))
-                    if limit == Limit::Try || error.disposition() == Disposition::Permanent =>
-                {
-                    roll_back(guards.into_iter().chain(beyond)).await;
-                    return Err(error);
+        // Options that say "batched" are for rounds.
+        let now = wait.filter(|_| !options.is_batched()).and_then(|_| acquire_now(next, options));
+        if now.is_none() && wait.is_some() && !std::mem::take(&mut is_alone) {
+            let round = keys[guards.len()..].iter().take(AT_ONCE);
+            let mut answers: Vec<_> = round.map_while(|key| not_refused(acquire_now(key, &as_try))).collect();
+            if answers.len() < 2 {
+                // One lock needs no try.
+                match answers.pop() {
+                    Some(Some(guard)) => guards.push(guard),
+                    _ => is_alone = true,
                 }
-                // The call that follows asks for the lock by itself.
-                Some(_) if limit == Limit::Try => roll_back(beyond).await,
-                // It may wait, and waits for none of these releases.
-                Some(_) => beyond.into_iter().for_each(|guard| drop(guard.discard())),
-                None => {}
+                continue;
+            }
+            let tries = keys[guards.len()..].iter().zip(answers).map(|(key, now)| async {
+                match now {
+                    Some(guard) => Ok(Some(guard)),
+                    None => acquire(key.clone(), as_try.clone()).await,
+                }
+            });
+            let Tried { held, refusal, beyond } = beside(&mut discards, limit.tried(tries.collect())).await;
+            guards.extend(held);
+            discards.extend(beyond.into_iter().map(G::discard));
+            is_alone = refusal.is_some();
+            if let Some(Refusal::Failed(error)) = refusal
+                && (limit == Limit::Try || error.disposition() == Disposition::Permanent)
+            {
+                roll_back(guards, discards).await;
+                return Err(error);
             }
             continue;
         }
         let answer = match (now, wait) {
             (Some(answer), _) => answer,
-            (None, Some(wait)) => call(next, wait).await,
+            (None, Some(wait)) => beside(&mut discards, call(next, wait)).await,
             (None, None) => Ok(None),
         };
         match answer {
             Ok(Some(guard)) => guards.push(guard),
             refused => {
-                roll_back(guards).await;
+                roll_back(guards, discards).await;
                 return refused.map(|_| Group::Busy(next.clone()));
             }
         }
-        at_once = AT_ONCE.min(2 * at_once);
+        // A try of a key behind this one would find it held by its own discard.
+        settle(&mut discards).await;
     }
     // A lease can be lost while the next lock is waited for.
     let lost = guards.iter().find_map(|guard: &G| Some((guard.key().clone(), guard.loss()?)));
     match lost {
         None => Ok(Group::Held(guards)),
         Some((key, loss)) => {
-            roll_back(guards).await;
+            roll_back(guards, discards).await;
             Err(LockError::lost(loss).with_key(key))
         }
     }
@@ -236,13 +241,14 @@ impl Limit {
 
     /// Awaits a round of tries, each for half of the time that is left: a call that waits says why
     /// the store does not answer.
-    async fn tried<G>(self, tries: impl Iterator<Item = impl Future<Output = Result<Option<G>>>>) -> Tried<G> {
+    async fn tried<G>(self, tries: Vec<impl Future<Output = Result<Option<G>>>>) -> Tried<G> {
         Tried::of(match self {
             Self::Try | Self::Never => join_all(tries).await,
             Self::Until(deadline) => {
                 let now = Instant::now();
                 let half = now + deadline.saturating_duration_since(now) / 2;
-                join_all(tries.map(|one| async move { timeout_at(half, one).await.unwrap_or(Ok(None)) })).await
+                join_all(tries.into_iter().map(|one| async move { timeout_at(half, one).await.unwrap_or(Ok(None)) }))
+                    .await
             }
         })
     }
@@ -285,16 +291,45 @@ impl<G> Tried<G> {
     }
 }
 
-/// Discards the guards. Releases that the store does not confirm soon continue in the background,
-/// as do all without a runtime, whose timer would be needed.
-async fn roll_back<G: GroupGuard>(guards: impl IntoIterator<Item = G>) {
-    let releases: Vec<_> = guards.into_iter().map(G::discard).collect();
-    if releases.is_empty() || Handle::try_current().is_err() {
-        return;
+/// Awaits a call while discards go on.
+async fn beside<T>(discards: &mut FuturesUnordered<ReleaseFuture>, call: impl Future<Output = T>) -> T {
+    let mut call = pin!(call);
+    poll_fn(|context| {
+        while let Poll::Ready(Some(_)) = discards.poll_next_unpin(context) {}
+        call.as_mut().poll(context)
+    })
+    .await
+}
+
+/// Returns the guard of an answer without a call, if there is one; `None` if it was refused.
+#[expect(clippy::option_option, reason = "the outer one ends an iterator")]
+fn not_refused<G>(now: Option<Result<Option<G>>>) -> Option<Option<G>> {
+    match now {
+        None => Some(None),
+        Some(Ok(Some(guard))) => Some(Some(guard)),
+        Some(Ok(None) | Err(_)) => None,
     }
-    if let Ok(outcomes) = timeout(ROLLBACK_WAIT, join_all(releases)).await {
-        for error in outcomes.into_iter().filter_map(Result::err) {
-            tracing::debug!(%error, "the roll-back of a partial acquisition continues in the background");
+}
+
+/// Waits until the store has confirmed discards. Those that it does not confirm soon continue in
+/// the background, as do all without a runtime, whose timer would be needed.
+async fn settle(discards: &mut FuturesUnordered<ReleaseFuture>) {
+    if discards.is_empty() || Handle::try_current().is_err() {
+        return discards.clear();
+    }
+    let ended = async {
+        while let Some(outcome) = discards.next().await {
+            if let Err(error) = outcome {
+                tracing::debug!(%error, "the roll-back of a partial acquisition continues in the background");
+            }
         }
-    }
+    };
+    let _ = timeout(ROLLBACK_WAIT, ended).await;
+    discards.clear();
+}
+
+/// Discards the guards, and waits for these and earlier discards.
+async fn roll_back<G: GroupGuard>(guards: Vec<G>, mut discards: FuturesUnordered<ReleaseFuture>) {
+    discards.extend(guards.into_iter().map(G::discard));
+    settle(&mut discards).await;
 }

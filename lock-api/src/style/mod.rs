@@ -13,8 +13,10 @@
 //! | [`acquire_group`] | several locks, all or nothing |
 //! | [`until_lost`], [`finish_run`] | work that runs while a lock is held |
 //! | [`yield_on_error`] | calls that may be refused without I/O |
+//! | [`contained`] | calls into code of the application that may panic |
 //! | [`delegate_provider!`](crate::delegate_provider) | the methods that a wrapper passes on |
 
+mod contained;
 mod delegate;
 mod group;
 mod run;
@@ -22,7 +24,7 @@ mod setters;
 mod yielding;
 
 pub use crate::loss::until_lost;
-pub(crate) use group::acquire_group_now;
+pub use contained::contained;
 pub use group::{Group, GroupGuard, acquire_group};
 pub use run::finish_run;
 pub use yielding::yield_on_error;

@@ -11,7 +11,6 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 use tracing::Instrument;
 
-use crate::contain::contained;
 use crate::delegate_provider;
 use crate::error::Result;
 use crate::guard::{LeaseHandle, ReleaseFuture, ReleaseOutcome};
@@ -19,6 +18,7 @@ use crate::key::LockKey;
 use crate::loss::{Loss, LostSignal};
 use crate::options::AcquireOptions;
 use crate::provider::{Acquired, LockProvider};
+use crate::style::contained;
 use crate::token::FencingToken;
 
 /// A provider that reports the acquisitions and holds of the provider inside.

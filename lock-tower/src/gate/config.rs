@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use distlock_api::{AcquireOptions, Wait};
 
-use super::waiters::Limits;
+use super::tally::Limits;
 
 /// What to do with a request whose lock is lost while it is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

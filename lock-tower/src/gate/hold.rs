@@ -1,16 +1,24 @@
-//! The hold of one request, and what ends it early.
+//! The hold of one request: its guards, what ends it early, and a future that runs under it.
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::slice;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use distlock_api::LostSignal;
+use distlock_api::style::contained;
+use distlock_api::{AllGuard, FencingToken, LockGuard, LockKey, Loss, LostSignal};
+use pin_project_lite::pin_project;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, Sleep, sleep_until};
+use tracing::Span;
 
-use super::ending::Ending;
-use super::slot::Slot;
+use super::config::OnLoss;
+use super::record::{self, millis};
+use super::shared::{Ending, Gate};
+use super::tally::Tally;
 
 /// The locks of a request. They are released when this is dropped.
 #[derive(Debug)]
@@ -118,6 +126,234 @@ impl Drop for Hold {
             Stage::Running => self.slot.end("panicked", None),
             Stage::Served => self.slot.end("released", None),
             Stage::Aborted(ending) => self.slot.end(ending.reason().as_str(), Some(ending)),
+        }
+    }
+}
+
+pin_project! {
+    /// Resolves with the output and the hold, or with the reason why the hold ended early. When
+    /// this is dropped, it drops the future and then releases the locks.
+    #[derive(Debug)]
+    pub(crate) struct Guarded<F> {
+        // The order of the fields is the order in which they are dropped.
+        #[pin]
+        future: Option<F>,
+        hold: Option<Hold>,
+    }
+}
+
+impl<F> Guarded<F> {
+    pub(crate) fn new(future: F, hold: Hold) -> Self {
+        Self { future: Some(future), hold: Some(hold) }
+    }
+}
+
+impl<F: Future> Future for Guarded<F> {
+    type Output = Result<(F::Output, Hold), Ending>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        let hold = this.hold.as_mut().expect("polled after completion");
+        let mut end = hold.check();
+        if end.is_none() {
+            let future = this.future.as_mut().as_pin_mut().expect("there as long as the hold is");
+            end = match hold.run(|| future.poll(cx)) {
+                Poll::Ready(output) => {
+                    this.future.set(None);
+                    let hold = this.hold.take().expect("looked at above");
+                    return Poll::Ready(Ok((output, hold)));
+                }
+                Poll::Pending => match hold.poll_ended(cx) {
+                    Poll::Ready(ending) => Some(ending),
+                    Poll::Pending => return Poll::Pending,
+                },
+            };
+        }
+        this.future.set(None);
+        let (hold, ending) = (this.hold.take(), end.expect("all other cases have returned"));
+        hold.expect("looked at above").abort(ending);
+        Poll::Ready(Err(ending))
+    }
+}
+
+/// The guards, until the hold ends: at the end of the request, or earlier by the deadline of the
+/// hold.
+pub(crate) struct Slot {
+    gate: Arc<Gate>,
+    grants: Grants,
+    since: Instant,
+    deadline: Option<Instant>,
+    span: Span,
+    state: Mutex<State>,
+}
+
+enum State {
+    Held(Guards),
+    /// `loss` is how the locks had been lost by the end of the hold, even if something else ended
+    /// it: a loss is final (C4).
+    Ended {
+        ending: Option<Ending>,
+        loss: Option<Loss>,
+    },
+}
+
+impl Slot {
+    /// Makes the slot of a request that the gate counts as a holder until its [end](Self::end).
+    #[inline]
+    pub(super) fn new(gate: Arc<Gate>, guards: Guards, span: Span) -> Arc<Self> {
+        let (grants, since) = (Grants::of(&guards), Instant::now());
+        let deadline = gate.config.max_hold.and_then(|max_hold| since.checked_add(max_hold));
+        Arc::new(Self { gate, grants, since, deadline, span, state: Mutex::new(State::Held(guards)) })
+    }
+
+    /// Whether a lost lock ends the hold.
+    pub(super) fn aborts_on_loss(&self) -> bool {
+        self.gate.config.on_loss == OnLoss::Abort
+    }
+
+    pub(crate) fn grants(&self) -> &[(LockKey, FencingToken)] {
+        self.grants.as_slice()
+    }
+
+    /// When the hold must have ended.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// How the locks were lost, if they were before the hold ended.
+    pub(crate) fn loss(&self) -> Option<Loss> {
+        match &*self.lock() {
+            State::Held(guards) => guards.loss(),
+            State::Ended { loss, .. } => *loss,
+        }
+    }
+
+    pub(crate) fn lost(&self) -> LostSignal {
+        match &*self.lock() {
+            State::Held(guards) => guards.lost(),
+            State::Ended { loss: Some(loss), .. } => LostSignal::new(std::future::ready(*loss)),
+            State::Ended { loss: None, .. } => LostSignal::never(),
+        }
+    }
+
+    /// Why the hold must end, or has ended, early.
+    pub(crate) fn check(&self, abort_on_loss: bool) -> Option<Ending> {
+        match &*self.lock() {
+            State::Held(guards) if abort_on_loss => guards.loss().map(Ending::Lost),
+            State::Held(_) => None,
+            State::Ended { ending, .. } => *ending,
+        }
+    }
+
+    /// Ends the hold unless it has ended: the locks are released, in the background where that
+    /// takes time.
+    pub(crate) fn end(&self, outcome: &'static str, ending: Option<Ending>) {
+        let mut state = self.lock();
+        let loss = match (&*state, ending) {
+            (State::Ended { .. }, _) => return,
+            (State::Held(_), Some(Ending::Lost(loss))) => Some(loss),
+            // Read under the mutex: a lock that was seen as lost stays lost.
+            (State::Held(guards), _) => guards.loss(),
+        };
+        let State::Held(guards) = std::mem::replace(&mut *state, State::Ended { ending, loss }) else { return };
+        drop(state);
+        let hold = self.since.elapsed();
+        let outcome = if loss.is_some() { "lost" } else { outcome };
+        // Counted at the end, even if the release panics.
+        let _released = Released(&self.gate.tally, hold);
+        guards.release();
+        let class = &self.gate.class;
+        record::hold(class, outcome, hold);
+        contained(|| {
+            self.span.record("lock.hold_ms", millis(hold));
+            self.span.record("lock.outcome", outcome);
+            self.span.in_scope(|| {
+                tracing::debug!(
+                    lock.class = %class,
+                    lock.outcome = outcome,
+                    lock.hold_ms = millis(hold),
+                    "lock hold ended"
+                );
+            });
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Counts a hold as released when it is dropped.
+struct Released<'a>(&'a Tally, Duration);
+
+impl Drop for Released<'_> {
+    fn drop(&mut self) {
+        self.0.released(self.1);
+    }
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Slot").field("grants", &self.grants).finish_non_exhaustive()
+    }
+}
+
+/// One guard or several.
+#[derive(Debug)]
+pub(super) enum Guards {
+    One(LockGuard),
+    All(AllGuard),
+}
+
+impl Guards {
+    fn as_slice(&self) -> &[LockGuard] {
+        match self {
+            Self::One(guard) => slice::from_ref(guard),
+            Self::All(all) => all.guards(),
+        }
+    }
+
+    /// Releases them, in the background where that takes time.
+    pub(super) fn release(self) {
+        match self {
+            // So the provider can use its memory for the next guard.
+            Self::One(guard) => drop(guard.release()),
+            Self::All(all) => drop(all),
+        }
+    }
+
+    pub(super) fn loss(&self) -> Option<Loss> {
+        self.as_slice().iter().find_map(LockGuard::loss)
+    }
+
+    pub(super) fn lost(&self) -> LostSignal {
+        match self {
+            Self::One(guard) => guard.lost(),
+            Self::All(all) => all.lost(),
+        }
+    }
+}
+
+/// The keys and fencing tokens of a grant. Unlike the guards they outlive the hold.
+#[derive(Clone, Debug)]
+pub(super) enum Grants {
+    One((LockKey, FencingToken)),
+    Several(Vec<(LockKey, FencingToken)>),
+}
+
+impl Grants {
+    pub(super) fn as_slice(&self) -> &[(LockKey, FencingToken)] {
+        match self {
+            Self::One(grant) => slice::from_ref(grant),
+            Self::Several(grants) => grants,
+        }
+    }
+
+    pub(super) fn of(guards: &Guards) -> Self {
+        let grant = |guard: &LockGuard| (guard.key().clone(), guard.fencing_token());
+        match guards {
+            Guards::One(guard) => Self::One(grant(guard)),
+            Guards::All(all) => Self::Several(all.guards().iter().map(grant).collect()),
         }
     }
 }

@@ -6,44 +6,24 @@
 //!
 //! | file | owns |
 //! |---|---|
-//! | `flow`, `pace`, `waiters`, `tally` | counters, and the [`Monitor`] that shows them |
-//! | `config` | what can be set on a layer |
-//! | `claims` | the keys of a request, and their mode |
-//! | `contained`, `record` | metrics, and the panics of their recorders |
-//! | `ending`, `guards` | plain values: why a hold ends, what it holds |
-//! | `shared` | the [`Gate`] as data, and its refusals |
-//! | `slot`, `hold`, `guarded` | one hold: its guards, its end, a future under it |
-//! | `arrival`, `admit` | one request on its way in |
+//! | `flow`, `tally` | counters, and the [`Monitor`] that shows them |
+//! | `config`, `record` | what can be set on a layer; metrics |
+//! | `shared` | the [`Gate`] as data, what a request claims, and the refusals |
+//! | `hold` | one hold: its guards, its end, a future under it |
+//! | `admit` | one request on its way in |
 
 mod admit;
-mod arrival;
-mod claims;
 mod config;
-mod contained;
-mod ending;
 mod flow;
-mod guarded;
-mod guards;
 mod hold;
-mod pace;
 mod record;
 mod shared;
-mod slot;
 mod tally;
-mod waiters;
 
-pub(crate) use admit::{Admitting, Answer};
-pub(crate) use arrival::Admission;
-pub(crate) use claims::Claims;
+pub(crate) use admit::{Admission, Admitting, Answer};
 pub use config::OnLoss;
 pub(crate) use config::{Config, common_setters};
-#[cfg(feature = "metrics")]
-pub(crate) use contained::contained;
-pub(crate) use ending::Ending;
-pub(crate) use guarded::Guarded;
-pub(crate) use hold::Hold;
-pub(crate) use shared::Gate;
-pub(crate) use slot::Slot;
+pub(crate) use hold::{Guarded, Hold, Slot};
+pub(crate) use shared::{Claims, Ending, Gate};
 pub use tally::Monitor;
 pub(crate) use tally::Tally;
-pub(crate) use waiters::{Limits, Waiters};

@@ -7,7 +7,8 @@ mod imp {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use crate::gate::contained::contained;
+    use distlock_api::style::contained;
+
     use crate::refusal::Reason;
 
     type Class = Arc<str>;

@@ -1,17 +1,54 @@
-//! What all requests at one gate share, and the refusals that follow from it.
+//! What all requests at one gate share, what a request claims, and the refusals that follow.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_api::{Busy, ErrorKind, LockError, LockProvider, Mode, Wait};
+use distlock_api::{Busy, ErrorKind, LockError, LockProvider, Loss, Mode, Wait};
 
-use super::claims::Claims;
 use super::config::Config;
-use super::ending::Ending;
 use super::record;
 use super::tally::Tally;
+use crate::keys::KeySet;
 use crate::refusal::{KeyRejection, Reason, Refusal};
+
+/// The keys of a request, and the mode in which it acquires them.
+#[derive(Clone, Debug)]
+pub(crate) struct Claims {
+    pub(crate) keys: KeySet,
+    pub(crate) mode: Mode,
+}
+
+impl Claims {
+    pub(crate) fn new(keys: KeySet, mode: Mode) -> Self {
+        Self { keys, mode }
+    }
+
+    /// Returns how many requests like this one can hold a key at the same time, as far as the wait
+    /// for it depends on that.
+    pub(super) fn at_once(&self) -> usize {
+        match self.mode {
+            Mode::Permits { take, of } => usize::try_from(of / take.max(1)).unwrap_or(usize::MAX).max(1),
+            _ => 1,
+        }
+    }
+}
+
+/// Why a hold ended before its request was served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Lost(Loss),
+    TooLong,
+}
+
+impl Ending {
+    pub(crate) fn reason(self) -> Reason {
+        match self {
+            Self::Lost(_) => Reason::Lost,
+            Self::TooLong => Reason::HeldTooLong,
+        }
+    }
+}
 
 /// The suggestion when the time for which a lock is held is unknown.
 const RETRY_UNKNOWN: Duration = Duration::from_secs(1);
@@ -114,5 +151,20 @@ impl Gate {
 impl fmt::Debug for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Gate").field("provider", &self.provider).field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn permits_are_held_together() {
+        let at_once = |mode| Claims::new(KeySet::from_iter([]), mode).at_once();
+        assert_eq!(at_once(Mode::Exclusive), 1);
+        assert_eq!(at_once(Mode::Permits { take: 1, of: 10 }), 10);
+        assert_eq!(at_once(Mode::Permits { take: 4, of: 10 }), 2);
+        // Refused by the provider.
+        assert_eq!(at_once(Mode::Permits { take: 0, of: 0 }), 1);
     }
 }

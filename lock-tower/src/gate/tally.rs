@@ -1,15 +1,17 @@
-//! Counts what a layer has done and is doing.
+//! Counts what a layer has done and is doing: its requests, the waiting ones of each key, and how
+//! long they hold locks.
 
+use std::collections::HashMap;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use distlock_api::LockKey;
 use tokio::sync::Notify;
 
 use super::flow::Flow;
-use super::pace::Pace;
-use super::waiters::Waiters;
+use crate::keys::KeySet;
 use crate::refusal::Reason;
 
 /// What all services of one layer share.
@@ -164,5 +166,168 @@ impl<'a> Watching<'a> {
 impl Drop for Watching<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, SeqCst);
+    }
+}
+
+/// The longest wait that is ever suggested.
+const LONGEST: Duration = Duration::from_secs(3600);
+
+/// An exponentially weighted average of hold times; the newest counts one eighth.
+///
+/// Concurrent updates may overwrite each other, which matters little to an average.
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
+    /// Nanoseconds; zero before the first hold.
+    average: AtomicU64,
+}
+
+impl Pace {
+    pub(crate) fn record(&self, hold: Duration) {
+        let hold = u64::try_from(hold.as_nanos()).unwrap_or(u64::MAX).clamp(1, u64::MAX / 8);
+        let average = match self.average.load(Relaxed) {
+            0 => hold,
+            average => (average - average / 8 + hold / 8).max(1),
+        };
+        self.average.store(average, Relaxed);
+    }
+
+    /// Returns the average, if there was a hold.
+    pub(crate) fn average(&self) -> Option<Duration> {
+        let nanos = self.average.load(Relaxed);
+        (nanos > 0).then(|| Duration::from_nanos(nanos))
+    }
+
+    /// Returns the expected wait of a caller behind `ahead` others, the holder included.
+    pub(crate) fn estimate(&self, ahead: usize) -> Option<Duration> {
+        let ahead = u32::try_from(ahead).unwrap_or(u32::MAX).max(1);
+        Some(self.average()?.saturating_mul(ahead).min(LONGEST))
+    }
+}
+
+/// The bounds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) per_key: usize,
+    pub(crate) total: usize,
+}
+
+/// The waiting requests. Keys without a waiter take no memory.
+#[derive(Debug, Default)]
+pub(crate) struct Waiters {
+    /// The sum of `queues`. A caller that finds no waiter need not lock the mutex.
+    total: AtomicUsize,
+    queues: Mutex<HashMap<LockKey, usize>>,
+}
+
+impl Waiters {
+    pub(crate) fn total(&self) -> usize {
+        self.total.load(Relaxed)
+    }
+
+    /// Returns the length of the longest queue of these keys.
+    pub(crate) fn ahead(&self, keys: &KeySet) -> usize {
+        if self.total() == 0 {
+            return 0;
+        }
+        longest(&self.lock(), keys)
+    }
+
+    /// Returns whether one more waiter would be too many.
+    pub(crate) fn is_full(&self, keys: &KeySet, limits: Limits) -> bool {
+        match self.total() {
+            0 => false,
+            total => total >= limits.total || self.ahead(keys) >= limits.per_key,
+        }
+    }
+
+    /// Adds a waiter. Returns `None` if that is one too many.
+    pub(crate) fn enter(self: &Arc<Self>, keys: &KeySet, limits: Limits) -> Option<Waiting> {
+        let mut queues = self.lock();
+        if self.total() >= limits.total || longest(&queues, keys) >= limits.per_key {
+            return None;
+        }
+        for key in keys.as_slice() {
+            *queues.entry(key.clone()).or_default() += 1;
+        }
+        self.total.fetch_add(1, Relaxed);
+        Some(Waiting { waiters: self.clone(), keys: keys.clone() })
+    }
+
+    fn leave(&self, keys: &KeySet) {
+        let mut queues = self.lock();
+        for key in keys.as_slice() {
+            if let Some(queue) = queues.get_mut(key) {
+                *queue -= 1;
+                if *queue == 0 {
+                    queues.remove(key);
+                }
+            }
+        }
+        self.total.fetch_sub(1, Relaxed);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<LockKey, usize>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn longest(queues: &HashMap<LockKey, usize>, keys: &KeySet) -> usize {
+    keys.as_slice().iter().filter_map(|key| queues.get(key)).copied().max().unwrap_or(0)
+}
+
+/// A waiting request, until dropped.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    waiters: Arc<Waiters>,
+    keys: KeySet,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.waiters.leave(&self.keys);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn starts_with_the_first_hold_and_follows_the_later_ones() {
+        let pace = Pace::default();
+        assert_eq!(pace.estimate(3), None);
+        pace.record(Duration::from_millis(800));
+        assert_eq!(pace.estimate(3), Some(Duration::from_millis(2400)));
+        for _ in 0..100 {
+            pace.record(Duration::from_millis(80));
+        }
+        let average = pace.average().unwrap();
+        assert!(average > Duration::from_millis(79) && average < Duration::from_millis(81), "{average:?}");
+    }
+
+    #[test]
+    fn extremes_do_not_overflow() {
+        let pace = Pace::default();
+        pace.record(Duration::MAX);
+        pace.record(Duration::MAX);
+        assert_eq!(pace.estimate(usize::MAX), Some(LONGEST));
+    }
+    fn keys<const N: usize>(names: [&str; N]) -> KeySet {
+        names.into_iter().map(|name| LockKey::new(name).unwrap()).collect()
+    }
+
+    #[test]
+    fn both_bounds_hold_and_nothing_is_left_behind() {
+        let waiters = Arc::new(Waiters::default());
+        let limits = Limits { per_key: 1, total: 2 };
+        let a = waiters.enter(&keys(["a"]), limits).unwrap();
+        assert!(waiters.enter(&keys(["a"]), limits).is_none() && waiters.is_full(&keys(["a"]), limits));
+        assert!(waiters.enter(&keys(["a", "b"]), limits).is_none(), "one full key is enough");
+        let bc = waiters.enter(&keys(["b", "c"]), limits).unwrap();
+        assert_eq!((waiters.total(), waiters.ahead(&keys(["c", "x"]))), (2, 1));
+        assert!(waiters.is_full(&keys(["d"]), limits), "two in total");
+        drop((a, bc));
+        assert_eq!(waiters.total(), 0);
+        assert!(waiters.lock().is_empty());
     }
 }

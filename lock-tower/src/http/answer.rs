@@ -1,24 +1,65 @@
-//! The responses of refusals.
+//! The responses of refusals: problem documents (RFC 9457), unless the layer has others.
+
+use std::fmt;
+use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 
-use crate::problem::{self, Problem};
 use crate::refusal::{Reason, Refusal};
 
-impl Problem for Refusal {
-    type Reason = Reason;
+type Replace = dyn Fn(&Refusal) -> Response<Bytes> + Send + Sync;
 
-    fn reason(&self) -> Reason {
-        self.reason()
+/// How the refusals of a layer are answered.
+#[derive(Clone, Default)]
+pub(super) struct Answers {
+    /// The statuses that are not the usual ones. The last one of a reason counts.
+    statuses: Vec<(Reason, StatusCode)>,
+    replace: Option<Arc<Replace>>,
+}
+
+impl Answers {
+    pub(super) fn set_status(&mut self, reason: Reason, status: StatusCode) {
+        self.statuses.push((reason, status));
     }
 
-    fn document(&self, status: Option<StatusCode>) -> Response<Bytes> {
-        let reason = self.reason();
-        let status = status.unwrap_or_else(|| usual_status(reason));
-        problem::problem(reason.as_str(), title(reason), status, reason, self.retry_after_secs())
+    pub(super) fn replace(&mut self, replace: impl Fn(&Refusal) -> Response<Bytes> + Send + Sync + 'static) {
+        self.replace = Some(Arc::new(replace));
     }
+
+    pub(super) fn answer(&self, refusal: &Refusal) -> Response<Bytes> {
+        if let Some(replace) = &self.replace {
+            return replace(refusal);
+        }
+        let chosen = self.statuses.iter().rfind(|(reason, _)| *reason == refusal.reason());
+        document(refusal, chosen.map_or_else(|| usual_status(refusal.reason()), |(_, status)| *status))
+    }
+}
+
+impl fmt::Debug for Answers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Answers").field("statuses", &self.statuses).finish_non_exhaustive()
+    }
+}
+
+/// Returns a response with a problem document. All texts are fixed: neither key nor owner nor any
+/// error is disclosed, and nothing needs escaping.
+fn document(refusal: &Refusal, status: StatusCode) -> Response<Bytes> {
+    let reason = refusal.reason();
+    let text = format!(
+        r#"{{"type":"{}","title":"{}","status":{},"detail":"{reason}"}}"#,
+        refusal.problem_type(),
+        title(reason),
+        status.as_u16(),
+    );
+    let mut response = Response::new(Bytes::from(text));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    if let Some(seconds) = refusal.retry_after_secs() {
+        response.headers_mut().insert(RETRY_AFTER, seconds.into());
+    }
+    response
 }
 
 fn usual_status(reason: Reason) -> StatusCode {
@@ -39,14 +80,14 @@ impl Refusal {
     /// It never changes.
     #[must_use]
     pub fn problem_type(&self) -> String {
-        problem::problem_type(self.reason().as_str())
+        format!("urn:distlock:problem:{}", self.reason().as_str())
     }
 
     /// Returns the default answer with its default status, for handlers that only add to it: a
     /// problem document (RFC 9457), and `Retry-After` if another try is worth it.
     #[must_use]
     pub fn to_response(&self) -> Response<Bytes> {
-        self.document(None)
+        document(self, usual_status(self.reason()))
     }
 
     /// Returns the gRPC status code of this refusal, for `tonic::Code::from_i32`.

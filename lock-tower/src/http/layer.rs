@@ -10,13 +10,13 @@ use http::request::Parts;
 use http::{HeaderName, Response, StatusCode};
 use tower_layer::Layer;
 
+use super::answer::Answers;
 use super::deadline::DeadlineUnit;
 use super::rules::{Applies, HoldUntil, Modes, Rules, Shared};
 use super::run::{Attached, Detached};
 use super::service::LockService;
 use crate::gate::{Config, Gate, Tally, common_setters};
 use crate::key::ExtractKey;
-use crate::problem::Answers;
 use crate::refusal::{Reason, Refusal};
 
 /// Takes a lock around each request to an HTTP service. See the [crate](crate) for what happens to
@@ -62,7 +62,7 @@ pub struct LockLayer<K, M = Attached> {
     config: Config,
     tally: Arc<Tally>,
     hold_until: HoldUntil,
-    answers: Answers<Refusal>,
+    answers: Answers,
     deadlines: Vec<(HeaderName, DeadlineUnit)>,
     applies: Option<Arc<Applies>>,
     modes: Modes,

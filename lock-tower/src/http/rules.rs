@@ -8,10 +8,10 @@ use distlock_api::Mode;
 use http::request::Parts;
 use http::{HeaderName, Method, Response};
 
+use super::answer::Answers;
 use super::body::LockBody;
 use super::deadline::DeadlineUnit;
 use crate::gate::Gate;
-use crate::problem::Answers;
 use crate::refusal::Refusal;
 
 /// Until when a request holds its lock.
@@ -66,7 +66,7 @@ pub(super) struct Shared<K> {
 pub(super) struct Rules {
     pub(super) gate: Arc<Gate>,
     pub(super) hold_until: HoldUntil,
-    pub(super) answers: Answers<Refusal>,
+    pub(super) answers: Answers,
     pub(super) deadlines: Arc<[(HeaderName, DeadlineUnit)]>,
     pub(super) applies: Option<Arc<Applies>>,
     pub(super) modes: Modes,

@@ -42,7 +42,6 @@ use std::fmt;
 pub use extract::{And, ExtractKey};
 pub use fixed::FixedKey;
 pub use header::HeaderKey;
-pub(crate) use names::push_escaped;
 #[cfg(feature = "axum")]
 pub use param::ParamKey;
 #[cfg(feature = "axum")]

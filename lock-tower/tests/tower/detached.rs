@@ -1,7 +1,7 @@
 //! Over real TCP: handlers that run to their end although their clients have disconnected.
 
-use crate::common::play::detached;
 use crate::common::{Protocol, until};
+use crate::play::detached;
 
 over_both!(
     detached_handlers_finish_under_the_lock,

@@ -7,8 +7,8 @@ use distlock_api::LockProvider;
 use distlock_tower::HoldUntil;
 use http_body_util::BodyExt;
 
-use crate::common::play::{attached, one_key, play};
 use crate::common::{Answer, Protocol, soon, until};
+use crate::play::{attached, one_key, play};
 
 over_both!(
     a_client_that_disconnects_while_waiting_leaves_no_waiter,

@@ -17,7 +17,7 @@ use http_body_util::{BodyExt, StreamBody};
 use tokio::time::{Instant, advance, sleep};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-use crate::common::timed::{key, ms, post, secs, status, working};
+use crate::timed::{key, ms, post, secs, status, working};
 
 #[tokio::test(start_paused = true)]
 async fn the_maximum_hold_covers_handler_and_body_together() {

@@ -15,9 +15,6 @@ mod exclusion;
 #[cfg(feature = "axum")]
 mod grpc;
 mod holds;
-#[cfg(feature = "axum")]
-mod idempotency;
-mod idempotency_paused;
 mod keyed;
 #[cfg(feature = "axum")]
 mod loss;
@@ -26,6 +23,7 @@ mod modes;
 mod paused;
 #[cfg(feature = "axum")]
 mod permits;
+mod play;
 #[cfg(feature = "axum")]
 mod read_ahead;
 mod readiness;
@@ -33,3 +31,6 @@ mod readiness;
 mod refusals;
 mod retry;
 mod stacks;
+mod timed;
+#[cfg(feature = "axum")]
+mod without_modes;

@@ -15,9 +15,9 @@ use http_body_util::BodyExt;
 use hyper::Method;
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::common::play::{one_key, play};
-use crate::common::without_modes::WithoutModes;
 use crate::common::{Client, Protocol, Server, Stage, request, soon, until};
+use crate::play::{one_key, play};
+use crate::without_modes::WithoutModes;
 
 /// Every handler enters the stage with the name of its method, and waits there.
 async fn orders(stage: &Stage, layer: LockLayer<ParamKey>) -> (Server, Monitor) {
@@ -294,7 +294,7 @@ async fn c26_services_without_http_have_modes() {
 
 #[tokio::test(start_paused = true)]
 async fn the_mode_of_several_keys_is_that_of_each() {
-    use crate::common::timed::{ms, post, secs, status, working};
+    use crate::timed::{ms, post, secs, status, working};
     let locks = MemoryProvider::new();
     let both = |_: &mut http::request::Parts| Ok::<_, LockError>(Some([LockKey::new("a")?, LockKey::new("b")?]));
     let readers = LockLayer::new(locks.clone(), both).mode(|_| Mode::Shared).layer(working(secs(1)));

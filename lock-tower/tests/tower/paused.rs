@@ -14,7 +14,7 @@ use http_body_util::{BodyExt, Full};
 use tokio::time::{Instant, sleep};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-use crate::common::timed::{key, ms, post, secs, status, working};
+use crate::timed::{key, ms, post, secs, status, working};
 
 #[tokio::test(start_paused = true)]
 async fn the_default_wait_is_five_seconds() {

@@ -17,10 +17,10 @@ use http_body_util::BodyExt;
 use hyper::{Method, StatusCode};
 use tower::{Layer, ServiceExt};
 
-use crate::common::play::{Play, play};
-use crate::common::timed::{key, ms, post as post_request, secs, status, working};
-use crate::common::without_modes::WithoutModes;
 use crate::common::{Client, Protocol, Server, Stage, request, soon, until};
+use crate::play::{Play, play};
+use crate::timed::{key, ms, post as post_request, secs, status, working};
+use crate::without_modes::WithoutModes;
 
 const TENANT: &str = "/tenants/{id}";
 

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use distlock_api::{LockKey, LockProviderExt};
-use distlock_memory::{MemoryOnce, MemoryProvider};
+use distlock_memory::MemoryProvider;
 use distlock_tower::key::FixedKey;
 use distlock_tower::keyed::KeyOf;
-use distlock_tower::{IdempotencyLayer, KeyRejection, KeySet, KeyedLockLayer, LockLayer};
+use distlock_tower::{KeyRejection, KeySet, KeyedLockLayer, LockLayer};
 use http::{Request, Response};
 use http_body_util::Full;
 use tokio::time::sleep;
@@ -75,6 +75,5 @@ fn c18_refused_requests_let_other_tasks_run() {
         service_fn(|_: Request<Full<Bytes>>| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())) });
     let request = || Request::post("/pay").body(Full::<Bytes>::default()).unwrap();
     timers_fire(LockLayer::new(locks, FixedKey::new("k").unwrap()).fail_fast().layer(answer), request);
-    timers_fire(IdempotencyLayer::for_everyone(MemoryOnce::new()).required().layer(answer), request);
     drop(held);
 }

@@ -1,10 +1,6 @@
 //! A real server, a real client, and a stage on which a test controls the handlers.
 
-pub(crate) mod play;
 mod stage;
-pub(crate) mod timed;
-#[cfg(feature = "axum")]
-pub(crate) mod without_modes;
 
 use std::future::Future;
 use std::sync::Arc;

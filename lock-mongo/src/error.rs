@@ -130,6 +130,9 @@ pub(crate) const DUPLICATE_KEY: i32 = 11000;
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Refusal {
+    /// The number of the statement, of a command with several.
+    #[serde(default)]
+    pub(crate) index: usize,
     pub(crate) code: i32,
     #[serde(default)]
     code_name: String,
@@ -139,7 +142,7 @@ pub(crate) struct Refusal {
 
 /// Makes the error of a refusal. If the primary has done the write, it may still be rolled back.
 pub(crate) fn refused(refusal: &Refusal, is_done: bool) -> LockError {
-    let Refusal { code, code_name, errmsg } = refusal;
+    let Refusal { code, code_name, errmsg, .. } = refusal;
     let verdict = if is_done {
         Verdict::of_write_concern(*code, code_name, errmsg)
     } else {

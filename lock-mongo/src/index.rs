@@ -4,7 +4,8 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use distlock_api::{ErrorKind, LockError, Result, contained};
+use distlock_api::style::contained;
+use distlock_api::{ErrorKind, LockError, Result};
 use futures_util::TryStreamExt;
 use mongodb::bson::Document;
 use mongodb::options::IndexOptions;

@@ -22,8 +22,8 @@
 //! An application that has a client already, or sets options, uses [`MongoProvider::builder`].
 //!
 //! # Choose a style
-//! [Which style should I use?](styles) compares this provider with [`DocumentLocks`], whose locks
-//! are in your own documents, and shows the commands of both.
+//! The guide `styles` of `distlock` compares this provider with [`DocumentLocks`], whose locks are
+//! in your own documents, and shows the commands of both.
 //!
 //! * The work is about data **outside of one MongoDB document**: this provider. Let the resource
 //!   check the [fencing token](distlock_api::LockGuard::fencing_token) where it can.
@@ -40,12 +40,9 @@
 //! 2025. The locks work on it, and most tests below ran on it; use a later version for a new
 //! deployment.
 //!
-//! | deployment | |
-//! |---|---|
-//! | replica set | supported; also of one member |
-//! | primary, secondary, arbiter | works while both members with data are up. While one of them is down, no majority can acknowledge a write: no lock is granted or released, and held ones are lost at their deadline. The arbiter elects a primary, but such a set has no fail-over for locks |
-//! | standalone | works. Fencing tokens come from the server's wall clock instead of the logical one. An acquisition that was cancelled or timed out, and reaches the server after its own withdrawal, can leave a lease without a holder until its ttl ends |
-//! | sharded | expected to work with the collection unsharded or sharded by `_id`; not tested. `$$NOW` and `$$CLUSTER_TIME` come from the router, so the safety margin must cover the skew of the routers' clocks |
+//! Replica sets are supported, also of one member. The guide `deployments` of `distlock` says what
+//! differs on a standalone server, on a set with an arbiter and on a sharded cluster, and what
+//! servers lack that only speak MongoDB's protocol.
 //!
 //! The tests so far. *Always* means with every change; a date, by hand on that day:
 //!
@@ -286,8 +283,6 @@ mod server_clock;
 mod shared;
 mod store;
 mod streams;
-#[doc = include_str!("../STYLES.md")]
-pub mod styles {}
 mod topology;
 
 pub use builder::MongoProviderBuilder;

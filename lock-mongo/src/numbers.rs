@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use distlock_api::{ErrorKind, FencingToken, LockError, Result, contained};
+use distlock_api::style::contained;
+use distlock_api::{ErrorKind, FencingToken, LockError, Result};
 
 /// Reads a stored token.
 pub(crate) fn token(value: i64) -> Result<FencingToken> {

@@ -13,12 +13,11 @@ use std::future::ready;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use distlock_api::once::{Once, OnceGuard, OnceHandle, OnceOptions, OnceProvider, OnceRecord, OnceState};
+use distlock_api::style::contained;
 use distlock_api::style::yield_on_error;
-use distlock_api::{
-    Disposition, ErrorKind, LeaseOptions, LockError, LockKey, LockProvider, Phase, Result, Wait, contained,
-};
+use distlock_api::{Disposition, ErrorKind, LeaseOptions, LockError, LockKey, LockProvider, Phase, Result, Wait};
 use distlock_engine::LeaseStore;
+use distlock_recipes::once::{Once, OnceGuard, OnceHandle, OnceOptions, OnceProvider, OnceRecord, OnceState};
 use mongodb::bson::Document;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};
@@ -39,14 +38,14 @@ const OVERRUN: Duration = Duration::from_millis(500);
 
 /// Work that is done once per key, remembered in a MongoDB collection. Clones share everything.
 ///
-/// See [`distlock_api::once`] for what it is for. The records are those of a collection of their
-/// own, one document per key with the key as `_id`.
+/// See [`distlock_recipes::once`] for what it is for. The records are those of a collection of
+/// their own, one document per key with the key as `_id`.
 ///
 /// ```no_run
 /// use std::time::Duration;
 ///
 /// use distlock_api::LockError;
-/// use distlock_api::once::{Once, OnceProviderExt};
+/// use distlock_recipes::once::{Once, OnceProviderExt};
 /// use distlock_mongo::MongoOnce;
 /// use distlock_mongo::mongodb::Database;
 /// # async fn report(_: &str) -> String { String::new() }

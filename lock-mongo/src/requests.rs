@@ -3,7 +3,7 @@
 //! Each request builds filters, pipelines and projections by `lease`, sends them by `calls`, and
 //! decides by the decoded answers. A request uses the [`Records`](crate::records::Records), not the
 //! store, and no other request. There are two exceptions. A batch of renewals also refreshes
-//! tickets. A batch of acquisitions or releases does some of them one by one.
+//! tickets. A batch of acquisitions, releases or withdrawals does some of them one by one.
 
 pub(crate) mod acquire;
 pub(crate) mod admin;

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use distlock_api::contained;
+use distlock_api::style::contained;
 use futures_util::FutureExt;
 use mongodb::{Client, ClientSession};
 use tokio::runtime::Handle;

@@ -190,6 +190,14 @@ impl LeaseStore for MongoStore {
         release::withdraw(&self.records, claim, timeout).await
     }
 
+    async fn withdraw_many(&self, claims: &[Claim], timeout: Duration) -> Vec<Result<()>> {
+        batch::withdraw_many(&self.records, claims, timeout).await
+    }
+
+    fn may_gather_withdrawal(&self, claim: &Claim) -> bool {
+        batch::may_gather_withdrawal(claim)
+    }
+
     async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
         renew::renew_many(&self.records, renewals).await
     }

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use distlock_api::once::OnceProvider;
 use distlock_api::{Capabilities, LockKey, LockProvider};
 use distlock_conformance::{
     Arena, Client, Controls, DisturbedStore, Fixture, FixtureError, Hook, Operation, Profile, Pushes, SeenRenewal,
@@ -17,6 +16,7 @@ use distlock_conformance::{
 use distlock_conformance_mongo::{ClusterArena, FailCommand, MongoServer, Topology, run};
 use distlock_engine::{LeaseProvider, LeaseStore, QueueOptions};
 use distlock_mongo::{DocumentLocks, DocumentLocksBuilder, MongoOnce, MongoProvider, MongoProviderBuilder, MongoStore};
+use distlock_recipes::once::OnceProvider;
 use mongodb::bson::{Document, doc};
 use mongodb::options::ClientOptions;
 use tokio::sync::{Mutex, OnceCell};

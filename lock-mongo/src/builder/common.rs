@@ -57,7 +57,7 @@ impl Common {
     pub(crate) fn store(&self, layout: Layout, absent: Absent, indexes: Indexes) -> Result<MongoStore> {
         check_database(&self.database)?;
         check_collection(&self.collection)?;
-        let request_timeout = self.engine.request_limit();
+        let request_timeout = self.engine.request_timeout;
         if request_timeout.is_zero() {
             return refuse("request_timeout is zero: no request could be answered in time. The default is 5 s".into());
         }

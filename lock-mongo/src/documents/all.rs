@@ -6,8 +6,8 @@ use std::pin::Pin;
 
 use distlock_api::style::{Group, GroupGuard, acquire_group, until_lost, yield_on_error};
 use distlock_api::{
-    AcquireOptions, LockError, LockKey, Loss, LostSignal, ReleaseFuture, Result, acquire_setters, mode_setters,
-    try_setters, wait_setters,
+    AcquireOptions, LockError, LockKey, LockProvider, Loss, LostSignal, ReleaseFuture, Result, acquire_setters,
+    mode_setters, try_setters, wait_setters,
 };
 use futures_util::future::select_all;
 use mongodb::bson::Bson;
@@ -191,7 +191,12 @@ async fn acquire<T: DeserializeOwned>(
     options: AcquireOptions,
 ) -> Result<Group<DocumentGuard<T>>> {
     let keys = yield_on_error(ready(keys)).await?;
-    acquire_group(keys, &options, |key, options| async move { locks.acquire(key, options, None).await }).await
+    // Without a request there is no document: such an answer is a refusal.
+    let refuse = |key: &LockKey, options: &AcquireOptions| {
+        let answer = locks.provider.engine().acquire_now(key, options)?;
+        Some(answer.map(|_| None))
+    };
+    acquire_group(keys, &options, refuse, |key, options| locks.acquire(key, options, None)).await
 }
 
 async fn run<T, F: Future>(

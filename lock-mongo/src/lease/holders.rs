@@ -6,11 +6,11 @@
 //! process that knows no modes, finds a held lease of another, until the last of them has expired.
 //! Holders beside another `lockId` are left behind by such a process, and mean nothing.
 
-use distlock_api::{AcquisitionId, Mode};
+use distlock_api::Mode;
 use mongodb::bson::{Bson, Document, doc};
 
 pub(super) use super::HOLDERS;
-use super::{EXPIRES_AT, LOCK_ID, Layout, META, OWNER, literal, removed};
+use super::{EXPIRES_AT, LOCK_ID, Layout, META, OWNER, removed};
 
 /// The holder of a key that is not held exclusively.
 pub(super) const MARKER: &str = "shared";
@@ -134,10 +134,11 @@ pub(super) fn is_live(one: &str) -> Document {
     ] }
 }
 
-/// Whether one of several holders is this acquisition, and has not released.
-pub(super) fn is_own(one: &str, id: &AcquisitionId) -> Document {
+/// Whether one of several holders is this acquisition, and has not released. Its id is an
+/// expression.
+pub(super) fn is_own(one: &str, id: &Bson) -> Document {
     doc! { "$and": [
-        { "$eq": [format!("{one}.{ID_OF}"), literal(id.as_str())] },
+        { "$eq": [format!("{one}.{ID_OF}"), id] },
         { "$ne": [format!("{one}.{KEPT}"), true] },
     ] }
 }

@@ -22,7 +22,7 @@ impl Layout {
     pub(super) fn join(&self, attempt: &Attempt, clock: Clock) -> Vec<Document> {
         let (id, ttl, mode) = (attempt.claim.id(), attempt.ttl, attempt.claim.mode());
         let held = self.value(HELD);
-        let of_own = doc! { "$filter": { "input": &held, "cond": is_own("$$this", id) } };
+        let of_own = doc! { "$filter": { "input": &held, "cond": is_own("$$this", &literal(id.as_str())) } };
         // R27: no one overtakes the queue. R13: a closed key has no live holder, unless another
         // program has written so.
         let joins = doc! { "$and": [
@@ -47,7 +47,7 @@ impl Layout {
         let extended = doc! { "$max": [self.value(EXPIRES_AT), later_by(ttl)] };
         let end = doc! { "$max": [format!("$$this.{EXPIRES_AT}"), later_by(ttl)] };
         let kept = doc! { "$mergeObjects": ["$$this", { EXPIRES_AT: end, TTL: millis(ttl) }] };
-        let kept = doc! { "$cond": [is_own("$$this", id), kept, "$$this"] };
+        let kept = doc! { "$cond": [is_own("$$this", &literal(id.as_str())), kept, "$$this"] };
         // R26: the latest expiry of all.
         let ends = doc! { "$max": [latest(&held), later_by(ttl)] };
         let rows: [(&str, Vec<(&str, Bson)>); 13] = [
@@ -115,7 +115,7 @@ impl Layout {
             if with_document {
                 found.insert("document", doc! { "$cond": [&granted, self.without_lease(), "$$REMOVE"] });
             }
-            let own = doc! { "$first": { "$filter": { "input": "$$held", "cond": is_own("$$this", id) } } };
+            let own = doc! { "$first": { "$filter": { "input": "$$held", "cond": is_own("$$this", &literal(id.as_str())) } } };
             let with_own = doc! { "$let": { "vars": { "own": own }, "in": found } };
             doc! { "$let": { "vars": { "held": self.live_holders() }, "in": with_own } }
         }))

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use distlock_api::{AcquisitionId, Mode};
-use distlock_engine::store::Used;
+use distlock_engine::store::{Claim, Used};
 use mongodb::bson::{Bson, Document, doc};
 
 use super::holders::{
@@ -15,9 +15,9 @@ use super::queue::{HEAD, LIVE};
 use super::release::{NextHolders, end_of_hold, number};
 use super::run::RUN;
 use super::{
-    ACQUIRED_AT, ADMIT, CLOSED_UNTIL, Clock, DROP, EXPIRED, EXPIRES_AT, FREE, LAST_RELEASED, LEAVE, LOCK_ID, Layout,
-    META, OWNER, PASS, PASSED, QUEUE, RELEASED, RELEASED_BESIDE_OTHERS, RELEASED_LEN, TOKEN, TOKENS, TTL, block_len_of,
-    first_token, last_token, literal, removed, time_of_stored,
+    ACQUIRED_AT, ADMIT, CLOSED_UNTIL, Clock, DROP, EXPIRED, EXPIRES_AT, FREE, ID, LAST_RELEASED, LEAVE, LOCK_ID,
+    Layout, META, OWNER, PASS, PASSED, QUEUE, RELEASED, RELEASED_BESIDE_OTHERS, RELEASED_LEN, TOKEN, TOKENS, TTL,
+    block_len_of, first_token, last_token, literal, one_of, removed, time_of_stored,
 };
 
 /// All holders: those beside the marker, or the acquisition itself as if it were one of them, if it
@@ -32,13 +32,63 @@ const LAST: &str = "step.last";
 /// The ids of those whose leases have expired, in one text.
 const LOST: &str = "step.lost";
 
+/// The id of the acquisition that leaves, if each record has another.
+const LEAVER: &str = "step.leaver";
+
 /// A release, as the long way sees it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Leaving<'a> {
-    pub(crate) id: &'a AcquisitionId,
-    pub(crate) mode: Mode,
-    pub(crate) used: Used,
-    pub(crate) hold_at_least: Option<Duration>,
+#[derive(Clone, Debug)]
+pub(crate) struct Leaving {
+    who: Leaver,
+    mode: Mode,
+    used: LastUsed,
+    hold_at_least: Option<Duration>,
+}
+
+/// Which acquisition leaves a record.
+#[derive(Clone, Debug)]
+enum Leaver {
+    One(AcquisitionId),
+    /// Of each of the records with these identities, in the same order.
+    OneEach {
+        ids: Vec<Bson>,
+        identities: Vec<Bson>,
+    },
+}
+
+/// The last token of the acquisition's block that counts as used, see [`Used`].
+#[derive(Clone, Debug)]
+enum LastUsed {
+    Unknown,
+    First,
+    Token(Bson),
+}
+
+impl Leaving {
+    pub(crate) fn new(id: &AcquisitionId, mode: Mode, used: Used, hold_at_least: Option<Duration>) -> Self {
+        let used = match used {
+            Used::Unknown => LastUsed::Unknown,
+            Used::None => LastUsed::First,
+            Used::UpTo(token) => LastUsed::Token(number(token).into()),
+        };
+        Self { who: Leaver::One(id.clone()), mode, used, hold_at_least }
+    }
+
+    /// Makes a release of several acquisitions without a minimum hold, of different records. They
+    /// have the first one's mode, and the same is known of their tokens.
+    pub(crate) fn together(claims: &[&Claim], identities: &[Bson]) -> Self {
+        let ids = claims.iter().map(|claim| claim.id().as_str().into()).collect();
+        let last: Option<Vec<Bson>> = claims
+            .iter()
+            .map(|claim| if let Used::UpTo(token) = claim.used() { Some(number(token).into()) } else { None })
+            .collect();
+        let used = match (last, claims[0].used()) {
+            (Some(last), _) => LastUsed::Token(one_of(last, format!("${ID}"), identities.to_vec())),
+            (None, Used::None) => LastUsed::First,
+            (None, Used::Unknown | Used::UpTo(_)) => LastUsed::Unknown,
+        };
+        let who = Leaver::OneEach { ids, identities: identities.to_vec() };
+        Self { who, mode: claims[0].mode(), used, hold_at_least: None }
+    }
 }
 
 /// The conditions of a release.
@@ -72,14 +122,20 @@ impl Layout {
     /// Before [`NextHolders::Exclusive`] this is the short way of a holder beside others, for the
     /// filter [`held_beside`](Self::held_beside): it grants to no one that would join the holders,
     /// and does nothing if the head of the queue is one of these after all.
-    pub(crate) fn release(&self, leaving: Leaving<'_>, next: NextHolders, clock: Clock) -> Vec<Document> {
-        let Leaving { id, mode, used, .. } = leaving;
+    pub(crate) fn release(&self, leaving: &Leaving, next: NextHolders, clock: Clock) -> Vec<Document> {
+        let (id, leaver) = match &leaving.who {
+            Leaver::One(id) => (literal(id.as_str()), None),
+            Leaver::OneEach { ids, identities } => {
+                let leaver = one_of(ids.clone(), format!("${ID}"), identities.clone());
+                (self.value(LEAVER).into(), Some((LEAVER, doc! { "$ifNull": [leaver, Bson::Null] })))
+            }
+        };
         let of_any_mode = next == NextHolders::OfAnyMode;
         let (rest, live, head) = (self.value(REST), self.value(LIVE), self.value(HEAD));
         let is = self.conditions(leaving);
         let has_own = is.has_own.clone();
 
-        let stays = doc! { "$and": [is_live("$$this"), { "$not": is_own("$$this", id) }] };
+        let stays = doc! { "$and": [is_live("$$this"), { "$not": is_own("$$this", &id) }] };
         let others = filter(self.value(ALL), stays);
         let rest_found = match (&is.is_kept, leaving.hold_at_least) {
             (Some(is_kept), Some(hold)) => {
@@ -89,14 +145,14 @@ impl Layout {
             }
             _ => others,
         };
-        let unused: Bson = match used {
-            Used::UpTo(token) => number(token).into(),
+        let unused: Bson = match &leaving.used {
+            LastUsed::Token(token) => token.clone(),
             // One, because a later grant must be greater than the token of any answer (R18).
-            Used::None => {
+            LastUsed::First => {
                 let others = doc! { "$subtract": [block_len_of(self.of_own(BLOCK_OF)), 1] };
                 doc! { "$toLong": { "$subtract": [self.of_own(TOKEN_OF), others] } }.into()
             }
-            Used::Unknown => self.value(TOKEN).into(),
+            LastUsed::Unknown => self.value(TOKEN).into(),
         };
         // R13: there is no grant before the end of the minimum hold.
         let opens = is.closes.as_ref().map(|until| Bson::from(doc! { "$lte": [until, "$$NOW"] }));
@@ -110,12 +166,12 @@ impl Layout {
         may_pass.extend(opens.clone());
         let was_held = doc! { "$ne": [format!("$$this.{KEPT}"), true] };
         let expired = filter(self.value(ALL), doc! { "$and": [was_held, { "$not": is_live("$$this") }] });
-        let all = if of_any_mode { self.all_holders(id, mode) } else { self.holders() };
-        let mut findings = self.found_tickets(Some(id)).to_vec();
+        let all = if of_any_mode { self.all_holders(&id, leaving.mode) } else { self.holders() };
+        let mut findings: Vec<_> = leaver.into_iter().chain(self.found_tickets(Some(&id))).collect();
         findings.extend([
             (HEAD, doc! { "$first": &live }),
             (ALL, all),
-            (OWN, doc! { "$first": filter(self.value(ALL), is_own("$$this", id)) }),
+            (OWN, doc! { "$first": filter(self.value(ALL), is_own("$$this", &id)) }),
             (REST, rest_found),
             (LAST, doc! { "$cond": [&is.is_latest, unused, self.value(TOKEN)] }),
             (LOST, ids_of(expired)),
@@ -139,10 +195,10 @@ impl Layout {
         may_leave.push(doc! { "$ne": [&rest, []] }.into());
         steps.extend([(LEAVE, doc! { "$and": may_leave }), (FREE, may_free)]);
         if of_any_mode {
-            steps.push((DROP, self.has_ticket(id)));
+            steps.push((DROP, self.has_ticket(&id)));
         }
         let made: Vec<&str> = steps.iter().map(|(step, _)| *step).collect();
-        let change = self.left(leaving, &is, &made, clock);
+        let change = self.left(leaving, id, &is, &made, clock);
         self.in_steps(findings, steps, change)
     }
 
@@ -160,7 +216,16 @@ impl Layout {
         filter
     }
 
-    fn conditions(&self, Leaving { mode, hold_at_least, .. }: Leaving<'_>) -> Conditions {
+    /// Returns the filter of those of the records in which one of the acquisitions has a lease,
+    /// expired or not, or a ticket. [`release`](Self::release) changes no other record.
+    pub(crate) fn records_with(&self, identities: Vec<Bson>, ids: &[&str]) -> Document {
+        let mut filter = self.records(identities);
+        let places = [LOCK_ID.to_owned(), format!("{HOLDERS}.{ID_OF}"), format!("{QUEUE}.{ID_OF}")];
+        filter.insert("$or", places.map(|place| doc! { self.path(&place): { "$in": ids } }).to_vec());
+        filter
+    }
+
+    fn conditions(&self, Leaving { mode, hold_at_least, .. }: &Leaving) -> Conditions {
         let is_in_time = doc! { "$gt": [self.of_own(EXPIRES_AT), "$$NOW"] };
         let until = hold_at_least.map(|hold| end_of_hold(self.of_own(ACQUIRED_AT), hold));
         let (closes, kept_until) = if mode.is_exclusive() { (until, None) } else { (None, until) };
@@ -176,7 +241,7 @@ impl Layout {
 
     /// All holders, and the acquisition itself if it holds the lease exclusively, or by a grant of
     /// a process that knows no modes.
-    fn all_holders(&self, id: &AcquisitionId, mode: Mode) -> Document {
+    fn all_holders(&self, id: &Bson, mode: Mode) -> Document {
         let mut alone = doc! {
             ID_OF: self.value(LOCK_ID),
             TOKEN_OF: self.value(TOKEN),
@@ -186,17 +251,15 @@ impl Layout {
             alone.insert(field, self.value(field));
         }
         alone.extend(mode_fields(mode));
-        let holds_alone = doc! { "$eq": [self.value(LOCK_ID), literal(id.as_str())] };
+        let holds_alone = doc! { "$eq": [self.value(LOCK_ID), id] };
         doc! { "$cond": [holds_alone, [alone], self.holders()] }
     }
 
     /// The changes of a release, by what it does: one of the steps that are `made`.
-    fn left(&self, leaving: Leaving<'_>, is: &Conditions, made: &[&str], clock: Clock) -> Document {
-        let Leaving { id, mode, used, .. } = leaving;
+    fn left(&self, leaving: &Leaving, this: Bson, is: &Conditions, made: &[&str], clock: Clock) -> Document {
         let (head, rest) = (self.head(), self.value(REST));
         let same = |field: &str| Bson::from(self.value(field));
         let or_nothing = |value: &str| Bson::from(doc! { "$ifNull": [value, removed()] });
-        let this = literal(id.as_str());
         let first = first_token(self.value(LAST), clock);
 
         let closed: Bson = is
@@ -205,9 +268,9 @@ impl Layout {
             .map_or_else(removed, |until| doc! { "$cond": [{ "$gt": [until, "$$NOW"] }, until, "$$REMOVE"] }.into());
         // R6: not before the time of the token.
         let ends = vec![Bson::from("$$NOW"), closed.clone(), time_of_stored(self.value(LAST)).into()];
-        let length = match used {
-            Used::Unknown => same(TOKENS),
-            Used::None | Used::UpTo(_) => doc! { "$cond": [&is.is_latest, 1, same(TOKENS)] }.into(),
+        let length = match leaving.used {
+            LastUsed::Unknown => same(TOKENS),
+            LastUsed::First | LastUsed::Token(_) => doc! { "$cond": [&is.is_latest, 1, same(TOKENS)] }.into(),
         };
         let of_last = doc! { "$let": {
             "vars": { "last": { "$last": self.of_run("holders") } },
@@ -216,7 +279,7 @@ impl Layout {
         let lost = |otherwise: Bson| unless_blank(self.value(LOST), otherwise);
         let released = doc! { "$and": [&is.has_own, &is.is_in_time] };
         let if_released = |new: Bson, field: &str| Bson::from(doc! { "$cond": [&released, new, same(field)] });
-        let remembered = if mode.is_exclusive() { RELEASED_LEN } else { RELEASED_BESIDE_OTHERS };
+        let remembered = if leaving.mode.is_exclusive() { RELEASED_LEN } else { RELEASED_BESIDE_OTHERS };
         // A minimum hold that begins may end before waiters expect it.
         let begun = doc! { "$concat": ["~", &this, ";"] };
         let granted = Bson::from(self.of_run(GRANTS));

@@ -15,8 +15,8 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use distlock_api::once::{Fingerprint, OnceRecord, OnceRun, OnceState, Outcome};
 use distlock_api::{ErrorKind, LockError, Result};
+use distlock_recipes::once::{Fingerprint, OnceRecord, OnceRun, OnceState, Outcome};
 use mongodb::bson::spec::BinarySubtype;
 use mongodb::bson::{Binary, Bson, DateTime, Document, doc};
 use serde::Deserialize;

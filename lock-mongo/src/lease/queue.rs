@@ -73,8 +73,8 @@ impl Layout {
     }
 
     /// What the first stages of an operation find in the queue. They count the ticket of `but` as
-    /// dead.
-    pub(super) fn found_tickets(&self, but: Option<&AcquisitionId>) -> [(&'static str, Document); 2] {
+    /// dead, an expression for an id.
+    pub(super) fn found_tickets(&self, but: Option<&Bson>) -> [(&'static str, Document); 2] {
         let counts = match but {
             Some(id) => doc! { "$and": [is_alive("$$this"), is_another(id)] },
             None => is_alive("$$this"),
@@ -194,15 +194,15 @@ impl Layout {
 
     /// The queue without the ticket of the acquisition.
     pub(super) fn queue_without(&self, id: &AcquisitionId) -> Bson {
-        let left = doc! { "$filter": { "input": self.value(LIVE), "cond": is_another(id) } };
+        let left = doc! { "$filter": { "input": self.value(LIVE), "cond": is_another(&literal(id.as_str())) } };
         self.queue_of(left, vec![literal(id.as_str())])
     }
 
     /// Whether the acquisition has a ticket, dead or alive.
-    pub(super) fn has_ticket(&self, id: &AcquisitionId) -> Document {
+    pub(super) fn has_ticket(&self, id: &Bson) -> Document {
         doc! { "$let": {
             "vars": { "all": self.tickets() },
-            "in": { "$in": [literal(id.as_str()), format!("$$all.{TICKET}")] },
+            "in": { "$in": [id, format!("$$all.{TICKET}")] },
         } }
     }
 
@@ -377,8 +377,8 @@ fn empty_place() -> Bson {
 }
 
 /// Whether a ticket is not that of the acquisition.
-fn is_another(id: &AcquisitionId) -> Document {
-    doc! { "$ne": [format!("$$this.{TICKET}"), literal(id.as_str())] }
+fn is_another(id: &Bson) -> Document {
+    doc! { "$ne": [format!("$$this.{TICKET}"), id] }
 }
 
 fn remarks_len(holder: &Holder) -> usize {

@@ -70,7 +70,7 @@ impl Layout {
         let mut may_grant = vec![Bson::from(doc! { "$gt": [{ "$size": self.value(LIVE) }, 0] })];
         // R13: there is no grant before the end of the minimum hold.
         may_grant.extend(until.map(|until| Bson::from(doc! { "$lte": [until, "$$NOW"] })));
-        let mut findings = self.found_tickets(Some(id)).to_vec();
+        let mut findings = self.found_tickets(Some(&literal(id.as_str()))).to_vec();
         findings.push((HEAD, doc! { "$first": self.value(LIVE) }));
         let mut admit = None;
         if next == NextHolders::OfAnyMode {

@@ -28,8 +28,8 @@ fn reading(text: &str) -> Attempt {
     attempt
 }
 
-fn leaving(id: &AcquisitionId, used: Used, hold_at_least: Option<Duration>) -> Leaving<'_> {
-    Leaving { id, mode: Mode::Exclusive, used, hold_at_least }
+fn leaving(id: &AcquisitionId, used: Used, hold_at_least: Option<Duration>) -> Leaving {
+    Leaving::new(id, Mode::Exclusive, used, hold_at_least)
 }
 
 fn everything(layout: &Layout, clock: Clock) -> String {
@@ -39,10 +39,11 @@ fn everything(layout: &Layout, clock: Clock) -> String {
     let (ttl, is_exclusive) = (HOUR, true);
     let lease = Extension { key: key.clone(), identity: identity.clone(), id: id.clone(), token: 7, ttl, is_exclusive };
     let short = Extension { ttl: HOUR / 2, ..lease.clone() };
-    let tickets = [KeyTicket { key, identity: identity.clone(), id: id.clone() }];
+    let tickets = [KeyTicket { key: key.clone(), identity: identity.clone(), id: id.clone() }];
     let write = WriteId { acquisition: &id, number: 1 };
     let (first_attempt, identities) = (attempt("$id"), [identity.clone()]);
-    let shared = Leaving { mode: Mode::Shared, ..leaving(&id, Used::Unknown, Some(HOUR)) };
+    let shared = |hold| Leaving::new(&id, Mode::Shared, Used::Unknown, hold);
+    let together = Claim::new(key.clone(), id.clone());
     let pipelines = [
         layout.acquire(&attempt("$id"), clock),
         layout.acquire(&queueing("$id"), clock),
@@ -55,9 +56,11 @@ fn everything(layout: &Layout, clock: Clock) -> String {
         layout.free_together(Held::Beside, &[(&id, Used::None)]),
         vec![layout.all_held_without_waiters(Held::Beside, identities.to_vec(), &["$id"])],
         vec![layout.all_unused(&identities, BatchTokens::From(7), HOUR), layout.taken_together(&["$id"], &["$id"])],
-        layout.release(leaving(&id, Used::None, Some(HOUR)), NextHolders::OfAnyMode, clock),
-        layout.release(shared, NextHolders::OfAnyMode, clock),
-        layout.release(Leaving { hold_at_least: None, ..shared }, NextHolders::Exclusive, clock),
+        layout.release(&leaving(&id, Used::None, Some(HOUR)), NextHolders::OfAnyMode, clock),
+        layout.release(&shared(Some(HOUR)), NextHolders::OfAnyMode, clock),
+        layout.release(&shared(None), NextHolders::Exclusive, clock),
+        layout.release(&Leaving::together(&[&together], &identities), NextHolders::OfAnyMode, clock),
+        vec![layout.records_with(identities.to_vec(), &["$id"])],
         layout.pass(&id, Used::None, Some(HOUR), NextHolders::OfAnyMode, clock),
         layout.pass(&id, Used::None, Some(HOUR), NextHolders::Exclusive, clock),
         vec![
@@ -140,8 +143,8 @@ fn no_pipeline_replaces_a_whole_record() {
     let pipelines = [
         layout.acquire(&queueing("id"), CLUSTER),
         layout.acquire(&reading("id"), CLUSTER),
-        layout.release(leaving(&id, Used::Unknown, None), NextHolders::OfAnyMode, CLUSTER),
-        layout.release(leaving(&id, Used::Unknown, None), NextHolders::Exclusive, CLUSTER),
+        layout.release(&leaving(&id, Used::Unknown, None), NextHolders::OfAnyMode, CLUSTER),
+        layout.release(&leaving(&id, Used::Unknown, None), NextHolders::Exclusive, CLUSTER),
         layout.renew_beside_others(&[]),
         layout.force_release("why", Victims::All),
         layout.force_release("why", Victims::Owner("owner")),
@@ -159,7 +162,7 @@ fn values_of_callers_are_literal() {
     let mut stages = layout.acquire(&queueing("$$ROOT"), CLUSTER);
     stages.extend(layout.acquire(&reading("$$ROOT"), CLUSTER));
     for next in [NextHolders::Exclusive, NextHolders::OfAnyMode] {
-        stages.extend(layout.release(leaving(&id, Used::Unknown, Some(HOUR)), next, CLUSTER));
+        stages.extend(layout.release(&leaving(&id, Used::Unknown, Some(HOUR)), next, CLUSTER));
         stages.extend(layout.pass(&id, Used::Unknown, Some(HOUR), next, CLUSTER));
     }
     stages.extend([layout.acquisition(&queueing("$$ROOT"), false), layout.released(&id)]);

@@ -53,8 +53,8 @@ impl MongoOnceBuilder {
     /// Defaults to 30 days; the shortest is 1 h.
     ///
     /// After this time interrupted work counts as never begun, also for
-    /// [`at_most_once`](distlock_api::once::BeginOnce::at_most_once). The provider that creates the
-    /// TTL index of the collection decides; one with another setting logs a warning.
+    /// [`at_most_once`](distlock_recipes::once::BeginOnce::at_most_once). The provider that creates
+    /// the TTL index of the collection decides; one with another setting logs a warning.
     pub fn keep_interrupted(mut self, time: Duration) -> Self {
         self.keep_interrupted = time;
         self
@@ -79,7 +79,7 @@ impl MongoOnceBuilder {
         let indexes = Indexes::of_once(Duration::from_secs(self.keep_interrupted.as_secs()));
         let absent = Absent::Own { default: new_once(), filter: is_once() };
         let store = self.common.store(Layout::of_once(), absent, indexes)?;
-        let lease = self.common.engine.lease_options();
+        let lease = self.common.engine.lease;
         Ok(MongoOnce::new(DocumentLocks::new(self.common.provider(store)?), lease))
     }
 

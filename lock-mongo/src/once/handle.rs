@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use distlock_api::once::{NotCompleted, OnceHandle};
 use distlock_api::{AcquisitionId, LockError, LockKey, Loss, LostSignal, Result};
+use distlock_recipes::once::{NotCompleted, OnceHandle};
 use mongodb::bson::Document;
 use tokio::time::{Instant, sleep_until};
 

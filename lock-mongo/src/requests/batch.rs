@@ -1,4 +1,4 @@
-//! Acquisitions and releases of several keys by one command (R23, R24).
+//! Acquisitions, releases and withdrawals of several keys by one command (R23, R24).
 //!
 //! A statement is for all keys with equal terms, because most of the server's work is per
 //! statement: 128 of them took twice as long as one. No statement both inserts and updates, so keys
@@ -17,12 +17,14 @@ use mongodb::bson::{Bson, Document, doc};
 use serde::Deserialize;
 
 use super::acquire::{grant, keep_document, try_acquire};
-use super::release::release;
+use super::release::{batch_ends, has_ended, release, withdraw};
 use crate::budget::Budget;
 use crate::calls::{ConfirmedBy, WriteReply};
 use crate::claim::claim_state;
 use crate::error::{Effect, failed_with, is_answer, is_unauthorized, refused, rejection, translate};
-use crate::lease::{BatchTokens, Held, LATE, Marked, TakenTogether, block, identity_index, last_of, token_at};
+use crate::lease::{
+    BatchTokens, Held, LATE, Leaving, Marked, NextHolders, TakenTogether, block, identity_index, last_of, token_at,
+};
 use crate::numbers::millis;
 use crate::records::{Absent, Records};
 
@@ -94,7 +96,7 @@ fn ended(attempt: &Attempt) {
 
 /// Returns how much longer the batch of the claim's attempt may take effect.
 pub(crate) fn may_act_for(records: &Records, claim: &Claim) -> Duration {
-    let ends = Duration::from_millis(claim_state(claim).batch_ends.load(Ordering::Relaxed));
+    let ends = batch_ends(claim);
     ends.saturating_sub(records.server_clock.reached().unwrap_or(ends))
 }
 
@@ -464,4 +466,106 @@ async fn released_by<'a>(
     let ids = found.into_iter().flat_map(|remembered| remembered.ids);
     // What is no id was written by another program.
     Ok(ids.filter_map(|id| if let Bson::String(id) = id { Some(id) } else { None }).collect())
+}
+
+/// Whether a withdrawal may go in a batch: of a claim that has numbered no write. Without a number
+/// it would not refuse the straggler of a numbered attempt (R11). A call that has the session now
+/// is such an attempt.
+pub(crate) fn may_gather_withdrawal(claim: &Claim) -> bool {
+    claim_state(claim).session.try_lock().is_ok_and(|session| session.is_none())
+}
+
+/// Withdraws several claims in one batch, by the long way of a release. Withdrawals carry no
+/// number, and no bound (R31).
+pub(crate) async fn withdraw_many(records: &Records, claims: &[Claim], timeout: Duration) -> Vec<Result<()>> {
+    if let [single] = claims {
+        return vec![withdraw(records, single, timeout).await];
+    }
+    let budget = Budget::new(timeout);
+    claims.iter().for_each(|claim| claim_state(claim).release_sent.store(true, Ordering::Relaxed));
+    let ends: Vec<Duration> = claims.iter().map(batch_ends).collect();
+    // R24: of the server's clock before the withdrawal.
+    let now = OptionFuture::from(ends.iter().any(|ends| !ends.is_zero()).then(|| records.read_server_clock(budget)));
+    let now = now.await.unwrap_or(Ok(Duration::ZERO));
+    let answers = match withdraw_all(records, claims, budget).await {
+        Ok(answers) => answers,
+        Err(error) => vec![Err(error); claims.len()],
+    };
+    let answers = answers.into_iter().zip(claims).zip(ends).map(|((answer, claim), ends)| {
+        let answer = answer.and_then(|()| {
+            if ends.is_zero() {
+                return Ok(());
+            }
+            // It was free when the batch was sent.
+            records.recent_use.mark_free(claim.key().as_str());
+            now.clone().and_then(|now| has_ended(claim, ends, now))
+        });
+        answer.map_err(|error| error.with_key(claim.key().clone()))
+    });
+    answers.collect()
+}
+
+/// Claims of different keys that one statement can withdraw, with their numbers.
+struct Withdrawn<'a> {
+    numbers: Vec<usize>,
+    claims: Vec<&'a Claim>,
+    identities: Vec<Bson>,
+}
+
+/// Ends the leases and the tickets of the claims. Those of a statement that fails are withdrawn
+/// again, alone: one record's refusal ends it.
+async fn withdraw_all(records: &Records, claims: &[Claim], budget: Budget) -> Result<Vec<Result<()>>> {
+    let layout = &records.layout;
+    let clock = records.clock(records.deployment_within(budget).await?);
+    let mut answers = vec![Ok(()); claims.len()];
+    let known = |used: Used| if matches!(used, Used::UpTo(_)) { None } else { Some(used) };
+    let mut groups = Vec::<Withdrawn<'_>>::new();
+    for (number, claim) in claims.iter().enumerate() {
+        let identity = match layout.identity(claim.key()) {
+            Ok(identity) => identity,
+            Err(error) => {
+                answers[number] = Err(error);
+                continue;
+            }
+        };
+        let fits = |group: &&mut Withdrawn<'_>| {
+            let first = group.claims[0];
+            (first.mode(), known(first.used())) == (claim.mode(), known(claim.used()))
+                && group.claims.iter().all(|other| other.key() != claim.key())
+        };
+        match groups.iter_mut().find(fits) {
+            Some(group) => {
+                group.numbers.push(number);
+                group.claims.push(claim);
+                group.identities.push(identity);
+            }
+            None => {
+                groups.push(Withdrawn { numbers: vec![number], claims: vec![claim], identities: vec![identity] });
+            }
+        }
+    }
+    if groups.is_empty() {
+        return Ok(answers);
+    }
+    let statements = groups.iter().map(|Withdrawn { claims, identities, .. }| {
+        let ids: Vec<&str> = claims.iter().map(|claim| claim.id().as_str()).collect();
+        doc! {
+            "q": layout.records_with(identities.clone(), &ids),
+            "u": layout.release(&Leaving::together(claims, identities), NextHolders::OfAnyMode, clock),
+            "multi": true,
+            "hint": identity_index(),
+        }
+    });
+    let updated = update(records, statements.collect(), ConfirmedBy::Majority, budget).await?;
+    if let Some(refusal) = &updated.write_concern_error {
+        return Err(refused(refusal, true));
+    }
+    let failed = updated.write_errors.iter().filter_map(|refusal| groups.get(refusal.index));
+    let again = failed.flat_map(|group| &group.numbers);
+    // One after the other: this batch has one place in the lanes, and may not take more connections
+    // from renewals than that.
+    for number in again {
+        answers[*number] = withdraw(records, &claims[*number], budget.left()).await;
+    }
+    Ok(answers)
 }

@@ -132,8 +132,8 @@ impl Releasing<'_> {
     async fn change_by(&self, filter: Document, next: NextHolders) -> Result<bool, Failure> {
         let Release { claim, hold_at_least, .. } = self.release;
         let layout = &self.records.layout;
-        let leaving = Leaving { id: claim.id(), mode: claim.mode(), used: claim.used(), hold_at_least: *hold_at_least };
-        let pipeline = layout.release(leaving, next, self.clock());
+        let leaving = Leaving::new(claim.id(), claim.mode(), claim.used(), *hold_at_least);
+        let pipeline = layout.release(&leaving, next, self.clock());
         let answer = self.change(filter, pipeline, layout.released(claim.id()), ConfirmedBy::Majority).await?;
         if answer.as_ref().is_some_and(|answer| answer.is_unused) {
             self.records.recent_use.mark_free(claim.key().as_str());
@@ -162,16 +162,24 @@ impl Releasing<'_> {
 pub(crate) async fn withdraw(records: &Records, claim: &Claim, timeout: Duration) -> Result<()> {
     // The claim has a ticket more probably than a lease, so the short ways are not tried.
     claim_state(claim).release_sent.store(true, Ordering::Relaxed);
-    let ends = claim_state(claim).batch_ends.load(Ordering::Relaxed);
-    let now = if ends == 0 { None } else { Some(records.read_server_clock(Budget::new(timeout)).await) };
+    let ends = batch_ends(claim);
+    let now = if ends.is_zero() { None } else { Some(records.read_server_clock(Budget::new(timeout)).await) };
     let _ = release(records, &Release::new(claim.clone()).with_timeout(timeout)).await?;
-    let ends = Duration::from_millis(ends);
-    match now.transpose()? {
-        // R24: it may still take the lease, and is withdrawn again.
-        Some(now) if now < ends => {
-            let message = format!("a batch without an answer can take effect for {:?} more", ends - now);
-            Err(LockError::new(ErrorKind::Unavailable, message).with_key(claim.key().clone()))
-        }
-        _ => Ok(()),
+    if let Some(now) = now { has_ended(claim, ends, now?) } else { Ok(()) }
+}
+
+/// Returns from when on the batch of the claim's attempt can no longer take effect; zero if there
+/// is none without an answer.
+pub(super) fn batch_ends(claim: &Claim) -> Duration {
+    Duration::from_millis(claim_state(claim).batch_ends.load(Ordering::Relaxed))
+}
+
+/// Fails if a batch may still take the lease of a claim that was withdrawn after `now`. The claim
+/// is then withdrawn again (R24).
+pub(super) fn has_ended(claim: &Claim, ends: Duration, now: Duration) -> Result<()> {
+    if now >= ends {
+        return Ok(());
     }
+    let message = format!("a batch without an answer can take effect for {:?} more", ends - now);
+    Err(LockError::new(ErrorKind::Unavailable, message).with_key(claim.key().clone()))
 }

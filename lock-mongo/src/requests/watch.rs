@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use distlock_api::{ErrorKind, LockError, LockEvents, Result, contained};
+use distlock_api::style::contained;
+use distlock_api::{ErrorKind, LockError, LockEvents, Result};
 use distlock_engine::store::{EventStream, ProviderId};
 use futures_util::{StreamExt, stream};
 use mongodb::options::ReadConcern;

@@ -7,7 +7,8 @@
 
 use std::sync::Arc;
 
-use distlock_api::{ErrorKind, LockError, Result, contained};
+use distlock_api::style::contained;
+use distlock_api::{ErrorKind, LockError, Result};
 use distlock_engine::store::EventStream;
 use mongodb::bson::Document;
 use mongodb::{Collection, Database};

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use distlock_api::{ErrorKind, LockError, Result, contained};
+use distlock_api::style::contained;
+use distlock_api::{ErrorKind, LockError, Result};
 use futures_util::TryStreamExt;
 use futures_util::future::join;
 use mongodb::bson::{Bson, Document, doc};

@@ -10,7 +10,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_api::once::OnceProviderExt;
 use distlock_api::{
     ErrorKind, ListOptions, LockError, LockFilter, LockKey, LockProvider, LockProviderExt, Phase, ReleaseOutcome,
     RenewalPolicy,
@@ -20,6 +19,7 @@ use distlock_mongo::mongodb::bson::{Document, doc};
 use distlock_mongo::mongodb::options::{ClientOptions, Credential};
 use distlock_mongo::mongodb::{Client, Database};
 use distlock_mongo::{DocumentLocks, MongoOnce, MongoProvider};
+use distlock_recipes::once::OnceProviderExt;
 use futures_util::TryStreamExt;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tokio::sync::OnceCell;

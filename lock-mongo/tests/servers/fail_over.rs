@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use distlock_api::once::{NotCompleted, Once, OnceGuard, OnceProvider, OnceProviderExt};
 use distlock_api::{FencingToken, RenewalPolicy};
 use distlock_conformance::{Arena, Fault};
 use distlock_conformance_mongo::ClusterArena;
 use distlock_mongo::mongodb::Client;
 use distlock_mongo::{Fenced, MongoOnce, TransactionError};
+use distlock_recipes::once::{NotCompleted, Once, OnceGuard, OnceProvider, OnceProviderExt};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};

@@ -5,12 +5,12 @@ use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::time::Duration;
 
-use distlock_api::once::OnceProviderExt;
 use distlock_api::{LockProvider, LockProviderExt};
 use distlock_conformance_mongo::{MongoServer, Topology};
 use distlock_mongo::mongodb::bson::{Document, doc};
 use distlock_mongo::mongodb::{Client, Collection, options::ClientOptions};
 use distlock_mongo::{DocumentLocks, MongoOnce, MongoProvider};
+use distlock_recipes::once::OnceProviderExt;
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -61,6 +61,20 @@ async fn pids(client: &Client) -> Vec<i64> {
     join_all(hosts.map(pid)).await
 }
 
+/// Prepares something before the freeze. A request timeout of the check is short, and may be too
+/// short while other checks start their servers.
+macro_rules! answered {
+    ($call:expr) => {{
+        let begun = Instant::now();
+        loop {
+            match $call {
+                Ok(answer) => break answer,
+                Err(error) => assert!(error.is_retryable() && begun.elapsed() < LONG, "{error}"),
+            }
+        }
+    }};
+}
+
 type Attempt = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The locks of one process. Each kind of attempt has its own, so that none goes in a batch with
@@ -82,9 +96,9 @@ impl Process {
             Some(limit) => builder.request_timeout(limit),
             None => builder,
         };
-        let locks = builder.connect().await.unwrap();
+        let locks = answered!(builder.clone().connect().await);
         // A connection is open, and the clock is known.
-        drop(locks.acquire("warm").await.unwrap());
+        drop(answered!(locks.acquire("warm").await));
         locks
     }
 }
@@ -108,14 +122,14 @@ async fn frozen_for(server: &MongoServer, freeze: Duration, options @ (ttl, _): 
     for (kind, is_new) in [("short", false), ("short-new", true)] {
         let (locks, key) = (process().await.locks().await, key(kind));
         if !is_new {
-            let _ = locks.acquire(&key).await.unwrap().release().await.unwrap();
+            let _ = answered!(answered!(locks.acquire(&key).await).release().await);
         }
         attempts.push(Box::pin(async move { drop(locks.acquire(&key).await) }));
     }
     for (kind, is_new) in [("long", false), ("long-new", true)] {
         let (locks, key) = (process().await.locks().await, key(kind));
         if !is_new {
-            let _ = locks.acquire(&key).await.unwrap().release().await.unwrap();
+            let _ = answered!(answered!(locks.acquire(&key).await).release().await);
         }
         attempts.push(Box::pin(async move { drop(locks.try_acquire(&key).await) }));
     }
@@ -128,7 +142,7 @@ async fn frozen_for(server: &MongoServer, freeze: Duration, options @ (ttl, _): 
     let of_once = process().await;
     let once = MongoOnce::builder(of_once.client.database("distlock_test")).ttl(ttl);
     let once = options.1.map_or_else(|| once.clone(), |limit| once.clone().request_timeout(limit)).build().unwrap();
-    drop(once.once(key("warm")).await.unwrap());
+    drop(answered!(once.once(key("warm")).await));
     let work = key("once");
     attempts.push(Box::pin(async move { drop(once.once(&work).await) }));
     let of_documents = process().await;
@@ -138,7 +152,7 @@ async fn frozen_for(server: &MongoServer, freeze: Duration, options @ (ttl, _): 
     let documents = DocumentLocks::builder(&accounts).ttl(ttl);
     let documents = options.1.map_or_else(|| documents.clone(), |limit| documents.clone().request_timeout(limit));
     let documents = documents.build().unwrap();
-    drop(documents.lock(key("warm").as_str()).await.unwrap());
+    drop(answered!(documents.lock(key("warm").as_str()).await));
     let account = key("document");
     attempts.push(Box::pin(async move { drop(documents.lock(account.as_str()).await) }));
 

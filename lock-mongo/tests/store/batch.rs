@@ -3,7 +3,8 @@
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use distlock_api::{ErrorKind, Holder, LockGuard, LockKey, LockProvider, LockProviderExt, Loss};
+use distlock_api::{ErrorKind, Holder, LockGuard, LockKey, LockProvider, LockProviderExt, Loss, Mode};
+use distlock_conformance_mongo::Topology;
 use distlock_engine::store::{Attempt, Claim, LeaseStore, Release, Reply, Standing};
 use distlock_mongo::mongodb::bson::{Bson, DateTime, Document, doc};
 use distlock_mongo::{MongoProvider, MongoStore};
@@ -13,7 +14,8 @@ use tokio::time::Instant;
 
 use super::Checks;
 use super::world::{
-    LONG, SHORT, Sent, World, claim, end_lease, granted, key, opened, queued, random_name, release, renew, ticket, twin,
+    LONG, SHORT, Sent, World, claim, end_lease, granted, id, key, opened, queued, random_name, release, renew, ticket,
+    twin,
 };
 
 pub(super) fn add(checks: &mut Checks<'_>) {
@@ -29,6 +31,10 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, C9 each_release_of_a_batch_has_its_own_answer);
     check!(checks, C24 close_releases_many_leases_by_few_commands);
     check!(checks, R23 a_batch_of_releases_passes_the_lease_on);
+    check!(checks, withdrawals_go_by_one_command);
+    check!(checks, a_batch_of_withdrawals_leaves_the_records_of_single_ones);
+    check!(checks, C14 each_withdrawal_of_a_batch_has_its_own_answer);
+    check!(checks, R11 a_claim_that_numbers_its_writes_is_withdrawn_alone);
     check!(checks, alone R24 a_late_batch_takes_nothing);
     check!(checks, alone R24 each_statement_has_its_own_bound);
     check!(checks, alone R24 a_batch_without_an_answer_is_withdrawn_after_its_bound);
@@ -278,6 +284,116 @@ async fn a_batch_of_releases_passes_the_lease_on(world: World) {
     assert!(matches!(store.try_acquire(&attempt(&twin(&waiter))).await.unwrap(), Reply::Granted(_)));
 }
 
+async fn withdraw(store: &MongoStore, claims: &[Claim]) -> Vec<distlock_api::Result<()>> {
+    let answers = store.withdraw_many(claims, LONG).await;
+    assert_eq!(answers.len(), claims.len());
+    answers
+}
+
+/// Leases, one of them with a waiter and one with another holder, and claims that have nothing.
+async fn withdrawals_go_by_one_command(world: World) {
+    let (store, sent, name) = store(&world).await;
+    let elsewhere = world.store_on(&world.client, &name);
+    let [free, waited_for, expired] = [(); 3].map(|()| claim(&key()));
+    let reader = claim(&key()).with_mode(Mode::Shared);
+    let taken = [free, waited_for, expired, reader];
+    take(&store, &taken).await;
+    let [free, waited_for, expired, reader] = &taken;
+    let waiter = claim(waited_for.key());
+    queued(&elsewhere, &waiter).await;
+    end_lease(&world, &name, expired.key()).await;
+    let other_reader = claim(reader.key()).with_mode(Mode::Shared);
+    granted(&elsewhere, &other_reader, LONG).await;
+    // One of a key that another holds, and one of a key without a record.
+    let late = claim(free.key());
+    let never = claim(&key());
+    let claims: Vec<Claim> = taken.iter().chain([&late, &never]).cloned().collect();
+    assert!(claims.iter().all(|claim| store.may_gather_withdrawal(claim)));
+    for repeated in [false, true] {
+        sent.take();
+        assert!(withdraw(&store, &claims).await.iter().all(Result::is_ok));
+        let commands = sent.take();
+        let [command] = &*commands else { panic!("{commands:?}") };
+        let statements = command.get_array("updates").unwrap().len();
+        assert_eq!(statements, 3, "exclusive, shared, and one of a key that another has, repeated: {repeated}");
+        assert_eq!(command.get_document("writeConcern").unwrap(), &doc! { "w": "majority" });
+        assert!(!command.contains_key("txnNumber"), "{command:?}");
+        assert!(claims.iter().all(|claim| store.may_gather_withdrawal(claim)));
+    }
+    for free in [free, expired] {
+        granted(&elsewhere, &claim(free.key()), LONG).await;
+    }
+    let passed = elsewhere.try_acquire(&attempt(&waiter)).await.unwrap();
+    assert!(matches!(passed, Reply::Granted(_)), "it was passed to the waiter: {passed:?}");
+    let writer = claim(reader.key());
+    assert!(matches!(elsewhere.try_acquire(&attempt(&writer)).await.unwrap(), Reply::Busy(_)), "a reader is left");
+    assert!(release(&elsewhere, &other_reader).await.is_released());
+    assert!(matches!(elsewhere.try_acquire(&attempt(&writer)).await.unwrap(), Reply::Granted(_)));
+    assert_eq!(record(&world, &name, never.key()).await, None);
+}
+
+async fn a_batch_of_withdrawals_leaves_the_records_of_single_ones(world: World) {
+    let (store, _, name) = store(&world).await;
+    let elsewhere = world.store_on(&world.client, &name);
+    for mode in [Mode::Exclusive, Mode::Shared, Mode::Permits { take: 1, of: 3 }] {
+        for has_waiter in [false, true] {
+            let claims = [(); 3].map(|()| claim(&key()).with_mode(mode));
+            take(&store, &claims).await;
+            // The same one each time, because a record names its holder.
+            let waiter = id();
+            for claim in claims.iter().filter(|_| has_waiter) {
+                queued(&elsewhere, &Claim::new(claim.key().clone(), waiter.clone())).await;
+            }
+            let [single, together @ ..] = &claims;
+            store.withdraw(single, LONG).await.unwrap();
+            assert!(withdraw(&store, together).await.iter().all(Result::is_ok));
+            let expected = comparable(record(&world, &name, single.key()).await.unwrap());
+            for claim in together {
+                let mut left = record(&world, &name, claim.key()).await.unwrap();
+                assert_eq!(left.get_str("lockId").ok(), has_waiter.then_some(waiter.as_str()), "{mode:?}");
+                assert_eq!(left.get_str("lastReleased").unwrap(), claim.id().as_str());
+                if let Some(passed) = left.get_mut("passed") {
+                    *passed = expected.get("passed").unwrap().clone();
+                }
+                assert_eq!(comparable(left), expected, "{mode:?}, waiter: {has_waiter}");
+            }
+        }
+    }
+}
+
+async fn each_withdrawal_of_a_batch_has_its_own_answer(world: World) {
+    let (claims, name) = (claims(3), random_name("locks"));
+    // The server refuses one of the withdrawals.
+    let validator = doc! { "lastReleased": { "$ne": claims[1].id().as_str() } };
+    let create = doc! { "create": &name, "validator": validator };
+    world.client.database("distlock_test").run_command(create).await.unwrap();
+    let store = world.store_on(&world.client, &name);
+    meet(&store).await;
+    take(&store, &claims).await;
+    let answers = withdraw(&store, &claims).await;
+    assert_eq!(answers.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true], "{answers:?}");
+    let error = answers[1].as_ref().unwrap_err();
+    assert_eq!(error.key(), Some(claims[1].key()), "{error}");
+    for (claim, answer) in claims.iter().zip(&answers) {
+        let left = record(&world, &name, claim.key()).await.unwrap();
+        assert_eq!(left.contains_key("lockId"), answer.is_err(), "{left}");
+    }
+}
+
+/// Without a number of its own a withdrawal would not refuse an attempt that comes after it.
+async fn a_claim_that_numbers_its_writes_is_withdrawn_alone(world: World) {
+    let (store, _, _) = store(&world).await;
+    let (alone, together) = (claim(&key()), claims(2));
+    granted(&store, &alone, LONG).await;
+    take(&store, &together).await;
+    let numbers_writes = world.topology == Topology::ReplicaSet;
+    assert_eq!(store.may_gather_withdrawal(&alone), !numbers_writes);
+    assert!(together.iter().all(|claim| store.may_gather_withdrawal(claim)));
+    // One that goes alone, although it need not, is numbered, too.
+    store.withdraw(&together[0], LONG).await.unwrap();
+    assert_eq!(store.may_gather_withdrawal(&together[0]), !numbers_writes);
+}
+
 /// One release per lease would take longer than `close` waits.
 async fn close_releases_many_leases_by_few_commands(world: World) {
     const LEASES: usize = 2_000;
@@ -453,14 +569,17 @@ async fn a_batch_without_an_answer_is_withdrawn_after_its_bound(world: World) {
             .map(|claim| Attempt::new(claim.clone(), limit).with_ticket(ticket()).with_timeout(limit))
             .collect();
         assert!(store.try_acquire_many(&attempts).await.into_iter().all(|answer| answer.is_err()));
-        let error = store.withdraw(&claims[0], LONG).await.unwrap_err();
-        assert!(error.is_retryable(), "the batch may come yet: {error:?}");
+        let together = async || store.withdraw_many(&claims, LONG).await;
+        for answer in together().await.into_iter().chain([store.withdraw(&claims[0], LONG).await]) {
+            let error = answer.unwrap_err();
+            assert!(error.is_retryable(), "the batch may come yet: {error:?}");
+        }
         let mut tries = 1;
         while store.withdraw(&claims[0], LONG).await.is_err() {
             tries += 1;
             assert!(tries < 200, "it ends");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        store.withdraw(&claims[0], LONG).await.unwrap();
+        assert!(together().await.iter().all(Result::is_ok));
     }
 }

@@ -13,14 +13,14 @@ mod transactions;
 
 use std::time::Duration;
 
-use distlock_api::LockProvider;
+use distlock_api::{LeaseOptions, LockProvider};
 use distlock_mongo::mongodb::bson::{Bson, Deserializer, Document, doc};
 use distlock_mongo::mongodb::{Client, Collection};
 use distlock_mongo::{DocumentLocks, DocumentLocksBuilder};
 use serde::{Deserialize, Serialize};
 
 use super::Checks;
-use super::world::{World, random_name};
+use super::world::{LONG, World, random_name};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     basics::add(checks);
@@ -46,6 +46,11 @@ struct Account {
 
 fn account(id: &str) -> Account {
     Account { _id: id.into(), owner: "$ada".into(), balance: 10 }
+}
+
+/// The options of leases that outlive their check without a renewal.
+fn lasting() -> LeaseOptions {
+    LeaseOptions::new().ttl(10 * LONG)
 }
 
 /// Closes the locks of a check in which none was lost.
@@ -75,8 +80,10 @@ impl Bank {
         DocumentLocks::builder(&self.accounts)
     }
 
+    /// Locks that a busy machine does not disturb: a call may take long, and no lease is renewed
+    /// between two commands.
     fn locks(&self) -> DocumentLocks<Account> {
-        self.builder().build().expect("valid options")
+        self.builder().lease(lasting()).request_timeout(LONG).build().expect("valid options")
     }
 
     /// A new account.

@@ -418,6 +418,7 @@ enum Operation {
     Release,
     ReleaseTogether,
     Withdraw,
+    WithdrawTogether,
     Renew,
     Refresh,
     Waiters,
@@ -429,7 +430,7 @@ enum Operation {
     ReleaseOwner,
 }
 
-const OPERATIONS: [Operation; 20] = [
+const OPERATIONS: [Operation; 21] = [
     Operation::TryAcquire(Mode::Exclusive),
     Operation::TryAcquire(Mode::Shared),
     Operation::TryAcquire(Mode::Permits { take: 1, of: 3 }),
@@ -441,6 +442,7 @@ const OPERATIONS: [Operation; 20] = [
     Operation::Release,
     Operation::ReleaseTogether,
     Operation::Withdraw,
+    Operation::WithdrawTogether,
     Operation::Renew,
     Operation::Refresh,
     Operation::Waiters,
@@ -735,6 +737,16 @@ impl Place {
                 answers.pop().expect("two answers").map(drop)
             }
             Operation::Withdraw => store.withdraw(waiter, LONG).await,
+            Operation::WithdrawTogether => {
+                let other = claim(&self.new_key().await);
+                self::granted(store, &other, LONG).await;
+                let mut answers = store.withdraw_many(&[waiter.clone(), other], LONG).await;
+                let of_other = answers.pop().expect("two answers");
+                if of_other.is_err() {
+                    return Err(format!("the other withdrawal of a batch failed: {of_other:?}"));
+                }
+                answers.pop().expect("two answers")
+            }
             Operation::Renew => {
                 let renewals: Vec<Renewal> = holders
                     .iter()

@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use distlock_api::once::OnceProviderExt;
 use distlock_api::{ErrorKind, LeaseOptions, LockError, LockProvider, LockProviderExt, Result};
 use distlock_conformance_mongo::{Imitation, Shape};
 use distlock_mongo::mongodb::Client;
 use distlock_mongo::mongodb::bson::{Document, doc};
 use distlock_mongo::{DocumentLocks, MongoOnce, MongoProvider};
+use distlock_recipes::once::OnceProviderExt;
 
 use super::Checks;
 use super::proxied::primary;

@@ -8,7 +8,7 @@ use distlock_engine::store::{Attempt, Claim, LeaseStore, Renewal, Reply, Standin
 use distlock_mongo::mongodb::bson::{DateTime, Document, doc};
 use distlock_mongo::{DocumentLocks, MongoOnce, MongoProvider, MongoStore};
 
-use distlock_api::once::OnceProviderExt;
+use distlock_recipes::once::OnceProviderExt;
 
 use super::Checks;
 use super::world::{LONG, Sent, World, age_ticket, claim, granted, id, key, queued, random_name, release, ticket};

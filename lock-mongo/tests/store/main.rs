@@ -1,7 +1,8 @@
 //! The store on real servers: replica sets and standalones, all started by this binary.
 //!
 //! Every check has a collection of its own. Those that disturb a whole server share a few others,
-//! on each of which they run one after the other.
+//! on each of which they run one after the other. Heavy checks, which need the whole machine, run
+//! before all others, one at a time.
 
 /// Adds a check under the name of its function, after the clause or rule that it tests. A check
 /// that disturbs its server for others runs `alone` there.
@@ -32,9 +33,11 @@ mod foreign;
 mod garbled;
 #[path = "../guide/mod.rs"]
 mod guide;
+mod half_open;
 mod hints;
 mod imitated;
 mod late;
+mod lateness;
 mod lease;
 mod modes;
 mod older;
@@ -49,6 +52,7 @@ mod removing;
 mod renewal;
 mod runtimes;
 mod short_way;
+mod slow;
 mod streams;
 mod tokens;
 mod values;
@@ -85,14 +89,16 @@ fn main() -> ExitCode {
     let mut servers =
         Vec::from_iter(needed.next().map(|first| runtime.block_on(MongoServer::start(first)).expect("a server")));
     servers.extend(runtime.block_on(try_join_all(needed.map(MongoServer::start))).expect("servers"));
-    let (alone, others) = trials(&runtime, &servers, at_once);
+    let Trials { heavy, alone, others } = trials(&runtime, &servers, at_once);
+    let one_by_one = Arguments { test_threads: Some(1), ..arguments.clone() };
+    let of_heavy = libtest_mimic::run(&one_by_one, heavy);
     // A check that waits for its turn keeps no other one from running.
     arguments.test_threads.get_or_insert(at_once + alone.len());
-    let conclusion = libtest_mimic::run(&arguments, alone.into_iter().chain(others).collect());
+    let of_others = libtest_mimic::run(&arguments, alone.into_iter().chain(others).collect());
     for server in servers {
         runtime.block_on(server.stop());
     }
-    conclusion.exit_code()
+    if of_heavy.has_failed() { of_heavy.exit_code() } else { of_others.exit_code() }
 }
 
 const TOPOLOGIES: [Topology; 2] = [Topology::ReplicaSet, Topology::Standalone];
@@ -154,8 +160,17 @@ struct Checks<'a> {
     /// How many checks share servers at once.
     places: Arc<Semaphore>,
     names: &'a mut Names,
-    trials_alone: Vec<Trial>,
-    trials: Vec<Trial>,
+    trials: Trials,
+}
+
+/// The checks by the company that they can bear.
+#[derive(Default)]
+struct Trials {
+    /// Those that need the whole machine.
+    heavy: Vec<Trial>,
+    /// Those that need a server of their own.
+    alone: Vec<Trial>,
+    others: Vec<Trial>,
 }
 
 impl Checks<'_> {
@@ -173,7 +188,7 @@ impl Checks<'_> {
             let _turn = turns.read().await;
             run(check, world).await
         });
-        self.trials.push(trial);
+        self.trials.others.push(trial);
     }
 
     /// Adds a check that disturbs the server for others.
@@ -191,7 +206,21 @@ impl Checks<'_> {
             disturbed.give_back(Site { world, turns });
             ended
         });
-        self.trials_alone.push(trial);
+        self.trials.alone.push(trial);
+    }
+
+    /// Adds a check that needs the whole machine.
+    fn add_heavy<F: Future<Output = ()> + Send + 'static>(
+        &mut self,
+        name: &str,
+        check: impl FnOnce(World) -> F + Send + 'static,
+    ) {
+        if self.names.leave_out(name) {
+            return;
+        }
+        let world = self.shared.world.clone();
+        let trial = self.trial(name, async move || run(check, world).await);
+        self.trials.heavy.push(trial);
     }
 
     fn trial(&self, name: &str, check: impl AsyncFnOnce() -> Result<(), Failed> + Send + 'static) -> Trial {
@@ -201,16 +230,19 @@ impl Checks<'_> {
     }
 }
 
-async fn run<F: Future<Output = ()> + Send + 'static>(check: fn(World) -> F, world: World) -> Result<(), Failed> {
+async fn run<F: Future<Output = ()> + Send + 'static>(
+    check: impl FnOnce(World) -> F,
+    world: World,
+) -> Result<(), Failed> {
     let (client, options) = world.connect(|_| ()).await;
     let world = World { client, options, ..world };
     tokio::spawn(check(world)).await.map_err(|error| Failed::from(panic_text(error)))
 }
 
-/// Returns the checks that run alone, and those that do not, for the servers of each topology.
-fn trials(runtime: &Arc<Runtime>, servers: &[MongoServer], at_once: usize) -> (Vec<Trial>, Vec<Trial>) {
+/// Returns the checks for the servers of each topology.
+fn trials(runtime: &Arc<Runtime>, servers: &[MongoServer], at_once: usize) -> Trials {
     let places = Arc::new(Semaphore::new(at_once));
-    let (mut trials_alone, mut trials) = (Vec::new(), Vec::new());
+    let mut trials = Trials::default();
     let mut names = Names { level: Level::from_env().expect("a level"), ..Names::default() };
     for topology in TOPOLOGIES {
         let mut uris = servers.iter().filter(|server| server.topology() == topology).map(MongoServer::uri);
@@ -220,7 +252,7 @@ fn trials(runtime: &Arc<Runtime>, servers: &[MongoServer], at_once: usize) -> (V
         let disturbed = if others.contains(&one) { vec![shared.clone()] } else { others.map(site).into() };
         let disturbed = Disturbed::new(disturbed);
         let places = Arc::clone(&places);
-        let mut checks = Checks { runtime, shared, disturbed, places, names: &mut names, trials_alone, trials };
+        let mut checks = Checks { runtime, shared, disturbed, places, names: &mut names, trials };
         lease::add(&mut checks);
         renewal::add(&mut checks);
         tokens::add(&mut checks);
@@ -241,6 +273,8 @@ fn trials(runtime: &Arc<Runtime>, servers: &[MongoServer], at_once: usize) -> (V
         provider::add(&mut checks);
         runtimes::add(&mut checks);
         proxied::add(&mut checks);
+        half_open::add(&mut checks);
+        slow::add(&mut checks);
         admin::add(&mut checks);
         fenced::add(&mut checks);
         fenced_transactions::add(&mut checks);
@@ -250,13 +284,13 @@ fn trials(runtime: &Arc<Runtime>, servers: &[MongoServer], at_once: usize) -> (V
         imitated::add(&mut checks);
         documents::add(&mut checks);
         once::add(&mut checks);
-        (trials_alone, trials) = (checks.trials_alone, checks.trials);
+        trials = checks.trials;
     }
     if names.left_out > 0 {
         let (number, variable) = (names.left_out, Level::VARIABLE);
         eprintln!("distlock: left out: {number} checks on a second topology ({variable}=standard runs them)");
     }
-    (trials_alone, trials)
+    trials
 }
 
 fn panic_text(error: tokio::task::JoinError) -> String {

@@ -3,19 +3,19 @@
 use std::future::{IntoFuture, pending};
 use std::time::{Duration, SystemTime};
 
-use distlock_api::once::{NotCompleted, Once, OnceProvider, OnceProviderExt, OnceState};
 use distlock_api::{ErrorKind, FencingToken, LockKey, LockProvider, LockProviderExt, Phase, RenewalPolicy};
 use distlock_conformance::proxy::{FaultProxy, NetworkFault, Way};
 use distlock_mongo::MongoOnce;
 use distlock_mongo::mongodb::bson::{Bson, DateTime, Document, doc};
 use distlock_mongo::mongodb::{Client, IndexModel};
+use distlock_recipes::once::{NotCompleted, Once, OnceProvider, OnceProviderExt, OnceState};
 use futures_util::TryStreamExt;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::Checks;
-use super::proxied::{behind, primary};
-use super::world::{Sent, World, random_name};
+use super::proxied::{BOUND, REQUEST, behind, primary, struck};
+use super::world::{LONG, Sent, World, random_name};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -41,6 +41,8 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     // A standalone server has no transactions.
     if checks.is_replica_set() {
         check!(checks, O8 once_completion_that_stalls);
+        checks.add("O8_once_half_open_reply", |world| once_half_open(world, Way::ToClient));
+        checks.add("O8_once_half_open_request", |world| once_half_open(world, Way::ToServer));
     }
 }
 
@@ -517,6 +519,40 @@ async fn once_over_a_slow_network(world: World) {
         let next = other.once(&key).timeout(Duration::from_secs(30)).await.unwrap().begun().expect("it is open");
         next.discard().await.unwrap();
     }
+}
+
+/// A request of the beginning, and later of the completion, or its reply is lost, and the
+/// connection stays open. Each is decided as soon as a lock would be.
+async fn once_half_open(world: World, way: Way) {
+    let proxy = FaultProxy::start(primary(&world).await).await.unwrap();
+    let collection = random_name("once");
+    let (once, other) = (
+        on_within(&behind(&world, &proxy).await, &collection, REQUEST),
+        on_within(&world.client, &collection, REQUEST),
+    );
+    once.prepare().await.unwrap();
+    let caller = once.clone();
+    let (beginning, hit) = struck(&proxy, way, async move { caller.once("job").ttl(LONG).await }).await;
+    let begun = tokio::time::timeout(BOUND.saturating_sub(hit.elapsed()), beginning).await;
+    let begun = begun.expect("the beginning hangs on a half-open connection").unwrap().unwrap();
+    let mut work = begun.begun().expect("no other caller wants it");
+    assert!(work.interrupted().is_none(), "the lost exchange is no run: {work:?}");
+    assert!(other.try_once("job").await.unwrap().is_busy());
+
+    let completing = async move {
+        // The same holder asks again.
+        while let Err(error) = work.complete("done").await {
+            assert!(matches!(error, NotCompleted::Unknown(_)), "{error:?}");
+        }
+        work
+    };
+    let (completing, hit) = struck(&proxy, way, completing).await;
+    let completed = tokio::time::timeout(BOUND.saturating_sub(hit.elapsed()), completing).await;
+    drop(completed.expect("the completion hangs on a half-open connection").unwrap());
+    assert_eq!(other.once("job").await.unwrap().done().expect("remembered").value(), b"done");
+    once.close().await.unwrap();
+    let accounting = once.provider().accounting();
+    assert!(accounting.balances() && accounting.held + accounting.unsettled == 0, "{accounting:?}");
 }
 
 /// While the outcome of a completion is not known, its lease still has an end.

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use distlock_api::once::OnceProviderExt;
 use distlock_api::{ErrorKind, LockProviderExt};
 use distlock_mongo::mongodb::IndexModel;
 use distlock_mongo::mongodb::bson::{Document, doc};
 use distlock_mongo::{DocumentLocks, MongoOnce, MongoProvider, MongoProviderBuilder};
+use distlock_recipes::once::OnceProviderExt;
 
 use super::Checks;
 use super::world::{LONG, Sent, World, claim, granted, key, random_name, release};

@@ -27,10 +27,10 @@ const BRIEF: Duration = Duration::from_secs(2);
 /// How long a fault continues after the call that it hit.
 const FAULT: Duration = Duration::from_millis(500);
 /// How long the clients behind a proxy wait for one answer: well above what a busy machine needs.
-const REQUEST: Duration = Duration::from_secs(6);
+pub(super) const REQUEST: Duration = Duration::from_secs(6);
 /// How long a half-open connection may delay a call: two unanswered requests, and five seconds for
 /// busy machines, which are too few for a third request.
-const BOUND: Duration = REQUEST.saturating_mul(2).saturating_add(Duration::from_secs(5));
+pub(super) const BOUND: Duration = REQUEST.saturating_mul(2).saturating_add(Duration::from_secs(5));
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, C18 an_outage_has_its_cause_and_a_known_outcome);
@@ -169,7 +169,7 @@ async fn two(world: &World) -> (FaultProxy, MongoProvider, MongoProvider) {
 
 /// Starts a call, and makes the connection of its next `findAndModify` half-open. Returns the call
 /// and the time of the fault.
-async fn struck<T: Send + 'static>(
+pub(super) async fn struck<T: Send + 'static>(
     proxy: &FaultProxy,
     way: Way,
     call: impl Future<Output = T> + Send + 'static,

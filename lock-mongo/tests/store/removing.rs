@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use distlock_api::once::OnceProviderExt;
 use distlock_api::{ErrorKind, FencingToken, LockProvider, LockProviderExt, Result};
 use distlock_mongo::mongodb::bson::spec::BinarySubtype;
 use distlock_mongo::mongodb::bson::{Binary, Bson, Document, doc};
 use distlock_mongo::{DocumentLocks, Fence, MongoOnce, MongoProvider, TransactionError};
+use distlock_recipes::once::OnceProviderExt;
 
 use super::Checks;
 use super::world::{LONG, World, claim, granted, key, random_name};

@@ -4,13 +4,13 @@
 use std::future::Future;
 use std::time::Duration;
 
-use distlock_api::once::OnceProviderExt;
 use distlock_api::{Disposition, ErrorKind, FencingToken, LockError, LockProvider, LockProviderExt};
 use distlock_conformance_mongo::Topology;
 use distlock_mongo::mongodb::Client;
 use distlock_mongo::mongodb::bson::Document;
 use distlock_mongo::mongodb::options::ClientOptions;
 use distlock_mongo::{DocumentLocks, Fence, MongoOnce, MongoProvider, TransactionError};
+use distlock_recipes::once::OnceProviderExt;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{Instant, timeout};
 

@@ -140,23 +140,26 @@ async fn a_record_is_kept_however_its_lease_ends(world: World) {
     let (now, millis) = clock(&world).await;
     let ahead = i64::try_from(now + 3600 * SECOND).unwrap();
     for mode in [Mode::Exclusive, Mode::Shared] {
-        for way in ["released", "withdrawn", "released in a batch", "released before a dead ticket", "taken"] {
+        for way in ["released", "withdrawn", "released together", "withdrawn together", "before a dead ticket", "taken"]
+        {
             let claims = [(); 2].map(|()| claim(&key()).with_mode(mode));
             for claim in &claims {
                 let id = claim.key().as_str();
                 records.insert_one(doc! { "_id": id, "fencingToken": ahead }).await.unwrap();
                 granted(&store, claim, LONG).await;
-                if way == "released before a dead ticket" {
+                if way == "before a dead ticket" {
                     let seen = DateTime::from_millis(millis - 60_000);
                     let ticket = doc! { "id": "w-1", "seen": seen, "ttl": 1000, "claim": 1000, "tokens": 1 };
                     records.update_one(doc! { "_id": id }, doc! { "$set": { "queue": [ticket] } }).await.unwrap();
                 }
             }
-            if way == "released in a batch" {
+            if way == "released together" {
                 let releases = claims.clone().map(Release::new);
                 for outcome in store.release_many(&releases).await {
                     assert!(outcome.unwrap().is_released());
                 }
+            } else if way == "withdrawn together" {
+                assert!(store.withdraw_many(&claims, LONG).await.iter().all(Result::is_ok));
             } else {
                 for claim in &claims {
                     match way {

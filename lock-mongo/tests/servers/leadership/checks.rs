@@ -5,8 +5,8 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_api::lead::{LeadHealth, LeadStatus, Led};
-use distlock_api::{FencingToken, LockKey, LockProvider, LockProviderExt};
+use distlock_api::{FencingToken, LockKey, LockProvider};
+use distlock_recipes::lead::{LeadExt, LeadHealth, LeadStatus, Led};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};

@@ -12,7 +12,7 @@ use distlock_mongo::mongodb::bson::{
 use distlock_mongo::{Change, CommitError, DocumentGuard, DocumentLocks};
 
 use crate::Checks;
-use crate::world::{World, random_name};
+use crate::world::{LONG, World, random_name};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, documents_values_are_data);
@@ -31,7 +31,7 @@ struct Shelf {
 impl Shelf {
     fn of(world: &World) -> Self {
         let raw = world.raw(&random_name("documents"));
-        let locks = DocumentLocks::builder(&raw).build().unwrap();
+        let locks = DocumentLocks::builder(&raw).lease(super::lasting()).request_timeout(LONG).build().unwrap();
         Self { raw, locks }
     }
 

@@ -10,7 +10,7 @@ use distlock_mongo::{Change, CommitError};
 
 use super::{Account, Bank, account};
 use crate::Checks;
-use crate::world::{World, random_name};
+use crate::world::{LONG, World, random_name};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, documents_validator);
@@ -99,7 +99,7 @@ async fn documents_unique_index(world: World) {
 async fn documents_too_large(world: World) {
     let bank = Bank::of(&world);
     let documents = bank.raw.clone();
-    let locks = distlock_mongo::DocumentLocks::builder(&documents).build().unwrap();
+    let locks = distlock_mongo::DocumentLocks::builder(&documents).request_timeout(LONG).build().unwrap();
     let id = bank.open().await;
     let mut guard = locks.lock(id.as_str()).await.unwrap();
     let big = Bson::from("x".repeat(9_000_000));

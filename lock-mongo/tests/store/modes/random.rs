@@ -181,7 +181,17 @@ impl Run {
         }
         let withdraws = !hold && fastrand::u8(0..4) == 0;
         let outcome = if withdraws {
-            self.store.withdraw(&claim, LONG).await.expect("an answer");
+            // Alone, or beside one of another key. A batch leaves records alone that have nothing
+            // of its claims, and so grants nothing there.
+            let waits = self.model.queue.iter().any(|waiting| waiting.id == *claim.id());
+            let has_something = waits || self.model.own(claim.id()).is_some();
+            if !has_something || fastrand::bool() {
+                self.store.withdraw(&claim, LONG).await.expect("an answer");
+            } else {
+                let claims = [claim.clone(), self::claim(&key())];
+                let answers = self.store.withdraw_many(&claims, LONG).await;
+                assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+            }
             None
         } else {
             // A process that has met no modes of the key hands over by another short way.

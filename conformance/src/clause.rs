@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// A clause: C1 to C31 and O1 to O11 of [`distlock_api::contract`], or L1 to L8 of
-/// [`distlock_api::lead`].
+/// A clause: C1 to C31 of [`distlock_api::contract`], or O1 to O11 and L1 to L8 of
+/// [`distlock_recipes::contract`].
 ///
 /// ```
 /// assert_eq!(distlock_conformance::Clause::C5.to_string(), "C5_fencing");
@@ -203,11 +203,11 @@ mod tests {
     /// They are written twice, so that a report can show them.
     #[test]
     fn the_texts_are_those_of_the_contract() {
-        let document = |name: &str| {
-            let path = format!("{}/../lock-api/{name}", env!("CARGO_MANIFEST_DIR"));
+        let contract = |package: &str| {
+            let path = format!("{}/../{package}/CONTRACT.md", env!("CARGO_MANIFEST_DIR"));
             std::fs::read_to_string(path).unwrap().replace(['*', '`'], "").replace("\n  ", " ")
         };
-        let (contract, leadership) = (document("CONTRACT.md"), document("LEADERSHIP.md"));
+        let (locks, recipes) = (contract("lock-api"), contract("lock-recipes"));
         let mut clauses: Vec<_> = checks::all().iter().map(|check| check.clause()).collect();
         clauses.dedup();
         clauses.retain(|clause| *clause != super::Clause::Admin);
@@ -215,7 +215,7 @@ mod tests {
         for clause in clauses {
             let anchor = format!("{clause:?}").to_lowercase();
             let line = format!("\n- <a id=\"{anchor}\"></a>{clause:?} {}\n", clause.text());
-            assert!(contract.contains(&line) || leadership.contains(&line), "{line}");
+            assert!(locks.contains(&line) || recipes.contains(&line), "{line}");
         }
     }
 }

@@ -5,8 +5,8 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use distlock_api::once::OnceProvider;
 use distlock_api::{LockAdmin, LockKey};
+use distlock_recipes::once::OnceProvider;
 use fastrand::Rng;
 use tokio::task::JoinSet;
 use tokio::time::Instant;

@@ -356,6 +356,16 @@ impl LeaseStore for DisturbedStore {
         self.pass(Operation::Release, [claim.key()], timeout, call, Err).await
     }
 
+    async fn withdraw_many(&self, claims: &[Claim], timeout: Duration) -> Vec<Result<()>> {
+        let call = self.shared.store.withdraw_many(claims, timeout);
+        let lost = |error: LockError| claims.iter().map(|_| Err(error.clone())).collect();
+        self.pass(Operation::Release, claims.iter().map(Claim::key), timeout, call, lost).await
+    }
+
+    fn may_gather_withdrawal(&self, claim: &Claim) -> bool {
+        self.shared.store.may_gather_withdrawal(claim)
+    }
+
     async fn waiters(&self, claim: &Claim, timeout: Duration) -> Result<u32> {
         let call = self.shared.store.waiters(claim, timeout);
         self.pass(Operation::Waiters, [claim.key()], timeout, call, Err).await

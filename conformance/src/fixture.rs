@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use distlock_api::LockProvider;
-use distlock_api::once::OnceProvider;
 use distlock_engine::LeaseStore;
+use distlock_recipes::once::OnceProvider;
 
 use crate::arena::Arena;
 use crate::client::Client;

@@ -19,13 +19,13 @@
 //! }
 //! ```
 //!
-//! The [`tutorial`] leads from an empty crate to a passing suite; [`tutorial::network`] covers
-//! stores that are servers.
+//! The [`tutorial`] leads from an empty crate to a passing suite. Its last part covers stores that
+//! are servers.
 //!
 //! Every check is named after the clause of the contract that it tests, such as
 //! `my-backend::C5_fencing::across_release`, so that a failure names the broken promise. The checks
-//! of [leadership](distlock_api::lead) (L1–L8) run on every backend. Those of work that is done
-//! [once](distlock_api::once) (O1–O11) run on backends that have it: [`Profile::once`].
+//! of [leadership](distlock_recipes::lead) (L1–L8) run on every backend. Those of work that is done
+//! [once](distlock_recipes::once) (O1–O11) run on backends that have it: [`Profile::once`].
 //!
 //! # Running it
 //! The binary takes the usual arguments of a Rust test binary – a filter, `--exact`, `--skip`,
@@ -121,14 +121,11 @@ mod slowness;
 mod stage;
 mod supervised;
 mod torture;
-// Its code is that of `tests/first_store` and `examples/sqlite`, compiled there. The test
-// `tutorial` of `examples/sqlite` compares them.
+// Its code is that of `tests/first_store`, `examples/sqlite` and `examples/postgres`, compiled
+// there. The tests `tutorial` of the examples compare them.
 #[cfg(not(doctest))]
 #[doc = include_str!("../TUTORIAL.md")]
-pub mod tutorial {
-    #[doc = include_str!("../TUTORIAL_NETWORK.md")]
-    pub mod network {}
-}
+pub mod tutorial {}
 
 pub use arena::{Arena, Fault, Hook, LocalServer, ProxyFaults, TcpArena, TcpServer};
 pub use check::Check;

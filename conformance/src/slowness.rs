@@ -32,7 +32,7 @@ pub enum Slowness {
     Pool,
     /// One request in fifty takes half a second to a second.
     OneInFifty,
-    /// Each client is slow in its own way: its requests take up to 120 ms.
+    /// Each client is slow in its own way: its requests take 20 to 120 ms.
     PerClient,
     /// Once in twelve seconds the store answers no request for two seconds.
     Stalls,
@@ -44,7 +44,7 @@ const CONNECTIONS: usize = 6;
 const POOLED: Range<u64> = 0..150;
 const RARE: u32 = 50;
 const RARELY: Range<u64> = 500..1000;
-const PER_CLIENT: Range<u64> = 0..120;
+const PER_CLIENT: Range<u64> = 20..120;
 /// The stalls of all stores of a process come at the same time. Each is in a period of its own.
 const PERIOD: Duration = Duration::from_secs(12);
 const STALL: Duration = Duration::from_secs(2);

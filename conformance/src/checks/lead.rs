@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use distlock_api::lead::{LeadHealth, LeadStatus, Leader, LeaderObserver, Led, Term};
-use distlock_api::{ErrorKind, FencingToken, LockKey, LockProviderExt};
+use distlock_api::{ErrorKind, FencingToken, LockKey};
+use distlock_recipes::lead::{LeadExt, LeadHealth, LeadStatus, Leader, LeaderObserver, Led, Term};
 use futures_util::future::join_all;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;

@@ -75,6 +75,7 @@ pub fn all() -> Vec<Check> {
         store::hooks::CHECKS,
         store::modes::CHECKS,
         store::holders::CHECKS,
+        store::record::CHECKS,
         once::CHECKS,
         lead::CHECKS,
     ]

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use distlock_api::once::{
+use distlock_api::{LockKey, RenewalPolicy};
+use distlock_recipes::once::{
     BeginOnce, NotCompleted, Once, OnceGuard, OnceOptions, OnceProvider, OnceProviderExt, OnceRun, OnceState, Outcome,
 };
-use distlock_api::{LockKey, RenewalPolicy};
 use futures_util::future::{join_all, try_join_all};
 use tokio::time::{Instant, sleep, timeout};
 

@@ -42,10 +42,14 @@ impl LockProvider for RecordedProvider {
     }
 
     /// Records nothing if there is no answer, because then the caller continues with
-    /// `acquire_with`.
+    /// `acquire_with`. It also does so after a batched try was refused without a request, which
+    /// only says that the key was busy lately.
     fn acquire_now(&self, key: &LockKey, options: &AcquireOptions) -> Option<Result<Acquired>> {
         let asked = self.recorder.now();
         let answer = self.inner.acquire_now(key, options)?;
+        if options.is_batched() && matches!(answer, Ok(Acquired::Busy(_))) {
+            return Some(answer);
+        }
         let acquisition = self.recorder.acquisition_since(self.client, key, options.mode(), asked);
         Some(answer.map(|acquired| recorded(acquired, acquisition, busy_of(options))))
     }

@@ -10,7 +10,7 @@ use distlock_api::{
     AcquisitionId, FencingToken, LockAdmin, LockError, LockFilter, LockInfo, LockKey, Loss, ReleaseOutcome, Result,
     async_trait,
 };
-use distlock_conformance::{Client, Fixture, FixtureError, Profile};
+use distlock_conformance::{Client, DisturbedStore, Fixture, FixtureError, Profile, Slowness};
 use distlock_engine::LeaseStore;
 use distlock_engine::store::{
     Attempt, BusyReply, Claim, EventStream, QueueStanding, Release, Renewal, RenewalSubject, Reply, Standing,
@@ -86,6 +86,8 @@ pub(crate) enum Bare {
     UnboundedQueue,
     /// A waiter that repeats its attempt goes to the end of the queue.
     RepeatLosesThePlace,
+    /// A waiter that refreshes its ticket goes to the end of the queue.
+    RefreshLosesThePlace,
     /// A refresh adds the ticket that is missing.
     RefreshAdds,
     /// A ticket lasts for an hour.
@@ -118,8 +120,8 @@ pub(crate) enum Bare {
     NoMinimumHold,
 }
 
-/// How long a request takes for [`Bare::Slow`].
-const SLOW: Duration = Duration::from_millis(20);
+/// By how much [`Bare::ReportsTheTtl`] exaggerates.
+const MORE: Duration = Duration::from_millis(20);
 /// The time between two steps that should be one.
 const BETWEEN: Duration = Duration::from_millis(2);
 
@@ -203,7 +205,11 @@ impl Fixture for Bares {
 
     async fn store(&self) -> std::result::Result<Arc<dyn LeaseStore>, FixtureError> {
         let (memory, seen) = (self.memory.clone(), Arc::clone(&self.seen));
-        Ok(Arc::new(BareStore { memory, broken: self.broken, seen }))
+        let store = Arc::new(BareStore { memory, broken: self.broken, seen });
+        if self.broken == Bare::Slow {
+            return Ok(Arc::new(DisturbedStore::new(store).slowed(Slowness::PerClient)));
+        }
+        Ok(store)
     }
 }
 
@@ -230,7 +236,6 @@ impl BareStore {
     /// Changes an attempt before it is carried out.
     async fn before(&self, attempt: &mut Attempt) -> Result<()> {
         match self.broken {
-            Bare::Slow => sleep(SLOW).await,
             Bare::RoundsTtl => attempt.ttl = Duration::from_secs(attempt.ttl.as_millis().div_ceil(1000) as u64),
             Bare::RepeatExtendsNothing if self.holds(&attempt.claim) => attempt.ttl = Duration::from_millis(1),
             Bare::RepeatTakesTokens if self.holds(&attempt.claim) => {
@@ -238,7 +243,7 @@ impl BareStore {
             }
             Bare::BlocksOverlap => attempt.tokens = NonZeroU32::MIN,
             Bare::RepeatLosesThePlace if !self.holds(&attempt.claim) => {
-                self.memory.withdraw(&attempt.claim, SLOW).await?;
+                self.memory.withdraw(&attempt.claim, BETWEEN).await?;
             }
             _ => {}
         }
@@ -314,7 +319,7 @@ impl LeaseStore for BareStore {
             }
             Reply::Busy(busy) if self.broken == Bare::ReportsTheTtl => {
                 let ttl = self.seen().ttls.get(&key).copied().unwrap_or_default();
-                Reply::Busy(busy.with_holder_remaining(ttl + SLOW))
+                Reply::Busy(busy.with_holder_remaining(ttl + MORE))
             }
             busy => busy,
         })
@@ -349,7 +354,13 @@ impl LeaseStore for BareStore {
             RenewalSubject::Ticket(ticket) => {
                 let ticket: Ticket = *ticket;
                 let standing = self.memory.renew(&renewal).await?;
-                if self.broken == Bare::RefreshAdds && matches!(standing, Standing::Gone(_)) {
+                let takes_another = match self.broken {
+                    Bare::RefreshAdds => matches!(standing, Standing::Gone(_)),
+                    Bare::RefreshLosesThePlace => matches!(standing, Standing::Waiting(_)),
+                    _ => false,
+                };
+                if takes_another {
+                    self.memory.withdraw(&renewal.claim, BETWEEN).await?;
                     let attempt = Attempt::new(renewal.claim, Duration::from_secs(60)).with_ticket(ticket);
                     if let Reply::Busy(busy) = self.memory.try_acquire(&attempt).await?
                         && busy.standing != QueueStanding::NotQueued

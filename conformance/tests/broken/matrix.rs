@@ -1,6 +1,6 @@
 //! The broken backends, the clauses and the checks that catch them, and the words of the failures.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use distlock_conformance::{Clause, checks};
@@ -863,6 +863,13 @@ pub(crate) const CASES: &[Case] = &[
         &[("C15_fairness::store_queues_in_order", "before it was answered")],
     ),
     case(
+        "a_refresh_loses_its_place",
+        "",
+        Clause::C1,
+        Broken::Bare(Bare::RefreshLosesThePlace),
+        &[("C1_exclusion::store_answers_as_the_record", "by the record, in step")],
+    ),
+    case(
         "a_refresh_adds_a_ticket",
         "",
         Clause::C15,
@@ -1657,72 +1664,37 @@ pub(crate) fn is_current() -> Result<(), Failed> {
     }
 }
 
-/// A part of the clauses: its heading, and whether a clause belongs to it.
-type Part = (&'static str, fn(Clause) -> bool);
-
-const PARTS: &[Part] = &[
-    ("Broken backend × clause", |clause| !is_of("O", clause) && !is_of("L", clause)),
-    ("Broken memory of outcomes × clause of work that is done once", |clause| is_of("O", clause)),
-    ("Broken backend × clause of leadership", |clause| is_of("L", clause)),
-];
-
-fn is_of(series: &str, clause: Clause) -> bool {
-    id(clause).starts_with(series)
-}
-
 fn id(clause: Clause) -> String {
     if clause == Clause::Admin { "admin".to_owned() } else { format!("{clause:?}") }
 }
 
 fn matrix() -> String {
-    let mut all: Vec<Clause> = checks().iter().map(|check| check.clause()).collect();
-    all.dedup();
-    let clause_of: BTreeMap<String, Clause> = checks().iter().map(|check| (check.name(), check.clause())).collect();
-    let mut text = String::new();
-    for (heading, is_part) in PARTS {
-        let clauses: Vec<Clause> = all.iter().copied().filter(|clause| is_part(*clause)).collect();
-        let _ = write!(
-            text,
-            "\n## {heading}\n\n●: the clause that it breaks; ○: another clause whose checks always catch it.\n\n|"
-        );
-        for clause in &clauses {
-            let _ = write!(text, " | {}", id(*clause));
-        }
-        let _ = writeln!(text, " |\n|---{}|", "|:-:".repeat(clauses.len()));
-        for case in CASES.iter().filter(|case| is_part(case.clause)) {
-            let _ = write!(text, "| {}", case.name.replace('_', " "));
-            for clause in &clauses {
-                let catches = case.caught_by.iter().any(|(check, _)| clause_of.get(*check) == Some(clause));
-                let mark = if case.clause == *clause {
-                    "●"
-                } else if catches {
-                    "○"
-                } else {
-                    ""
-                };
-                let _ = write!(text, " | {mark}");
-            }
-            text.push_str(" |\n");
-        }
-    }
-    text.push_str("\n## The checks that catch them\n\n| broken backend | known fault | check | words of the failure |\n|---|---|---|---|\n");
+    let mut text = String::from(
+        "\n## Broken backends, and the checks that catch them\n\n\
+         | broken backend | clause | known fault | checks, and the words of their failures |\n|---|---|---|---|\n",
+    );
     for case in CASES {
-        let mut name = format!("**{}**", case.name.replace('_', " "));
-        let mut listed = case.listed;
-        for (check, words) in case.caught_by {
-            let _ = writeln!(text, "| {name} | {listed} | `{check}` | “{}” |", words.replace(" | ", "” or “"));
-            (name, listed) = (String::new(), "");
-        }
+        let check = |(check, words): &(&str, &str)| format!("`{check}` “{}”", words.replace(" | ", "” or “"));
+        let caught_by: Vec<String> = case.caught_by.iter().map(check).collect();
+        let (name, clause) = (case.name.replace('_', " "), id(case.clause));
+        let _ = writeln!(text, "| {name} | {clause} | {} | {} |", case.listed, caught_by.join("<br>"));
     }
     let caught = |name: &str| CASES.iter().any(|case| case.caught_by.iter().any(|(check, _)| *check == name));
-    let others: Vec<String> =
-        clause_of.keys().filter(|name| !caught(name)).map(|name| format!("- `{name}`\n")).collect();
+    let names: BTreeSet<String> = checks().iter().map(|check| check.name()).collect();
+    let others: Vec<&str> = names.iter().map(String::as_str).filter(|name| !caught(name)).collect();
     let _ = write!(
         text,
-        "\n{} of {} checks are named above. The tables have no broken backend for the others:\n\n{}",
-        clause_of.len() - others.len(),
-        clause_of.len(),
-        others.concat()
+        "\n{} of {} checks are named above. The table has no broken backend for the others:\n\n\
+         | clause | checks |\n|---|---|\n",
+        names.len() - others.len(),
+        names.len()
     );
+    let mut by_clause = BTreeMap::<&str, Vec<String>>::new();
+    for (clause, check) in others.iter().filter_map(|name| name.split_once("::")) {
+        by_clause.entry(clause).or_default().push(format!("`{check}`"));
+    }
+    for (clause, checks) in by_clause {
+        let _ = writeln!(text, "| {clause} | {} |", checks.join(", "));
+    }
     text
 }

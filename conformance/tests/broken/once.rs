@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use distlock_api::once::{
-    NotCompleted, Once as Answer, OnceGuard, OnceHandle, OnceOptions, OnceProvider, OnceProviderExt, OnceRecord,
-};
 use distlock_api::{AcquireOptions, Capabilities, LockKey, Loss, LostSignal, Result, Wait};
 use distlock_conformance::{Client, Fixture, FixtureError, Profile, async_trait};
 use distlock_memory::{MemoryOnce, MemoryStore};
+use distlock_recipes::once::{
+    NotCompleted, Once as Answer, OnceGuard, OnceHandle, OnceOptions, OnceProvider, OnceProviderExt, OnceRecord,
+};
 use tokio::time::Instant;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

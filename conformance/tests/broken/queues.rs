@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use distlock_api::{AcquisitionId, LockAdmin, Loss, ReleaseOutcome, Result, async_trait};
-use distlock_conformance::{Client, DisturbedStore, Profile};
+use distlock_conformance::{Client, DisturbedStore, Profile, Slowness};
 use distlock_engine::store::{
     Attempt, BusyReply, Claim, EventStream, QueueStanding, Release, Renewal, RenewalSubject, Reply, Standing,
     StoreCapabilities, StoreEvent, StoreTime, Ticket, Watch,
@@ -60,8 +60,6 @@ pub(crate) enum Queue {
     OneAtATime,
 }
 
-/// How long a request takes for [`Queue::Slow`].
-const SLOW: Duration = Duration::from_millis(40);
 /// The remaining time that wrong answers report for the present holder's lease.
 const AGES: Duration = Duration::from_secs(120);
 /// How late [`Queue::TakesTicketLate`] takes its ticket.
@@ -85,6 +83,7 @@ impl Queue {
                 return Client::new(Arc::new(provider(store))).with_controls(disturbed);
             }
             let disturbed = DisturbedStore::new(around(sound, Arc::clone(&seen)));
+            let disturbed = if self == Self::Slow { disturbed.slowed(Slowness::PerClient) } else { disturbed };
             Client::new(Arc::new(provider(Arc::new(disturbed.clone())))).with_controls(disturbed)
         };
         (0..count).map(|_| client()).collect()
@@ -179,7 +178,6 @@ impl BrokenQueue {
     /// Delays a request, or makes it wait for the previous one.
     async fn begin(&self) -> Option<tokio::sync::MutexGuard<'_, ()>> {
         match self.broken {
-            Queue::Slow => tokio::time::sleep(SLOW).await,
             Queue::OneAtATime | Queue::LastInFirstOut => return Some(self.seen.step.lock().await),
             _ => {}
         }

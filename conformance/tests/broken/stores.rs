@@ -18,8 +18,6 @@ use distlock_memory::MemoryStore;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Store {
-    /// Nothing is broken; the store is slow.
-    Slow,
     /// Every grant has the same token.
     ConstantToken,
     /// Each client counts tokens by itself.
@@ -56,8 +54,6 @@ pub(crate) enum Store {
     Overstays,
 }
 
-/// How long a request takes for [`Store::Slow`].
-const SLOW: Duration = Duration::from_millis(40);
 /// How long after the release [`Store::RenewsAfterRelease`] sends the renewal.
 const LATE: Duration = Duration::from_millis(30);
 /// By how much the record of [`Store::Overstays`] outlives its lease.
@@ -160,9 +156,6 @@ impl LeaseStore for BrokenStore {
     async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
         let mut attempt = attempt.clone();
         attempt.claim = self.claim(&attempt.claim);
-        if self.broken == Store::Slow {
-            tokio::time::sleep(SLOW).await;
-        }
         if self.broken == Store::HalfTheTtl {
             attempt.ttl /= 2;
         }

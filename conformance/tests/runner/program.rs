@@ -50,7 +50,7 @@ impl Fixture for Memory {
         promised.push = true;
         promised.shared = true;
         promised.permits = true;
-        Profile::new(promised).admin().owners().lock_events().one_provider().expected_refusals(124)
+        Profile::new(promised).admin().owners().lock_events().one_provider().expected_refusals(125)
     }
 
     async fn clients(&self, count: usize) -> std::result::Result<Vec<Client>, FixtureError> {

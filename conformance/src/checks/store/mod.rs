@@ -12,3 +12,4 @@ pub(super) mod modes;
 pub(super) mod push;
 pub(super) mod queue;
 pub(super) mod races;
+pub(super) mod record;

@@ -15,20 +15,18 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use distlock_api::RenewalPolicy;
-use distlock_api::once::{Once, OnceProvider, OnceProviderExt};
-use distlock_examples::{Checks, Failure, Interrupt, Outcome, no_child, read_options, run};
+use distlock_examples::{Checks, Failure, Given, Interrupt, Orders, Outcome, Program};
 use distlock_memory::{MemoryOnce, MemoryStore};
+use distlock_recipes::once::{Once, OnceProvider, OnceProviderExt};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
-const USAGE: &str = "\
-usage: nightly [OPTION]...
-
-Three replicas start a job at midnight, each by its own clock. It is done once per date, also on the
-night on which a replica dies in the middle of it. Needs no server.
-
-  --help  this text
-";
+const PROGRAM: Program = Program {
+    name: "nightly",
+    about: "Three replicas start a job at midnight, each by its own clock. It is done once per date, also on the \
+            night on which a replica dies in the middle of it. Needs no server.",
+    options: &[],
+};
 
 const NIGHTS: u32 = 5;
 const NIGHT: Duration = Duration::from_secs(1);
@@ -46,11 +44,14 @@ type Reports = Arc<Mutex<BTreeMap<u32, u32>>>;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    run("nightly", || read_options(USAGE, (), |(), _, _| Ok(false)), async |()| show().await, no_child).await
+    PROGRAM.run(show, no_child).await
 }
 
-async fn show() -> Result<Outcome, Failure> {
-    let interrupt = Interrupt::listen();
+async fn no_child(_: String, (): (), _: Orders) -> Result<(), Failure> {
+    Err("this program has no child processes".into())
+}
+
+async fn show(_: Given, interrupt: Interrupt) -> Result<Outcome, Failure> {
     let reports = Reports::default();
     let is_complete = tokio::select! {
         ended = nights(&reports) => ended.map(|()| true)?,
@@ -58,9 +59,11 @@ async fn show() -> Result<Outcome, Failure> {
     };
     let reports = reports.lock().expect("not poisoned").clone();
     let twice = reports.values().filter(|times| **times > 1).count();
-    println!("\n  nights      {NIGHTS}\n  reports     {}\n  made twice  {twice}", reports.len());
+    println!();
     let mut checks = Checks::new(is_complete);
-    checks.always(twice == 0, "a report was made twice");
+    checks.show("nights", NIGHTS);
+    checks.show("reports", reports.len());
+    checks.none("made twice", twice, "reports were made twice");
     checks.at_the_end((1..=NIGHTS).all(|date| reports.contains_key(&date)), "a night has no report");
     Ok(checks.conclude("each report was made once, although a replica died while it made one"))
 }

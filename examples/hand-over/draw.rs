@@ -2,8 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::recording::{Hold, Recording, seconds};
-use crate::{A, B};
+use crate::{A, B, Hold, Recording, seconds};
 
 const WIDTH: f64 = 880.0;
 const HEIGHT: f64 = 292.0;

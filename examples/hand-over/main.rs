@@ -2,7 +2,7 @@
 //! the README shows.
 //!
 //! ```text
-//! # on a replica set that is found or started for the run:
+//! # on a replica set that is found or started for the run, or `-- --mongodb URI`:
 //! cargo run -p distlock-examples --features mongodb --bin hand-over
 //! # the same, and writes the recording and the picture:
 //! cargo run -p distlock-examples --features mongodb --bin hand-over -- --save examples/pictures/hand-over
@@ -15,139 +15,256 @@
 //! the lease has expired.
 
 mod draw;
-mod holder;
-mod recording;
 
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use distlock_examples::{Children, Database, Failure, Interrupt, Message, Outcome, read_options};
+use distlock_api::{LeaseOptions, LockProvider, LockProviderExt};
+use distlock_examples::{Checks, Children, Database, Failure, Given, Interrupt, MONGODB, Opt, Orders, Outcome};
+use distlock_examples::{Place, Program, millis, report, shut_down};
+use distlock_mongo::MongoProvider;
 use distlock_mongo::mongodb::bson::doc;
+use serde::{Deserialize, Serialize};
+use tokio::time::sleep;
 
-use crate::holder::{Part, Report, now};
-use crate::recording::Recording;
+const PROGRAM: Program = Program {
+    name: "hand-over",
+    about: "Records and draws how a lock passes between two processes.",
+    options: &[
+        MONGODB,
+        // Short, so that the picture can show an expiry. A real service would keep 30 s. On a busy
+        // machine, a process cannot always renew a short lease in time.
+        Opt::number("lease", 1, 1..=30, "seconds of a lease"),
+        Opt::text("save", "FILE", "writes the recording to FILE.json and the picture to FILE.svg"),
+        Opt::text("draw", "FILE", "runs nothing: reads FILE.json and writes FILE.svg"),
+    ],
+};
 
 /// The holder that is killed.
 const A: &str = "A";
 const B: &str = "B";
 const KEY: &str = "orders/42";
-/// The default. Short, so that the picture can show an expiry. A real service would keep 30 s. On a
-/// busy machine, a process cannot always renew a short lease in time.
-const LEASE: Duration = Duration::from_secs(1);
 /// How long each process holds the lock.
 const HOLD: Duration = Duration::from_millis(700);
-/// How long each process has the lock before it is killed.
+/// How long the process has the lock before it is killed.
 const KILLED_AFTER: Duration = Duration::from_millis(350);
 /// How often each process takes the lock.
 const ROUNDS: usize = 3;
+/// What a complete run has proved.
+const PROVED: &str = "one holder at a time, tokens only grew, the killed holder's lock was soon free";
 
-const USAGE: &str = "\
-usage: hand-over [OPTION]...
-
-Records and draws how a lock passes between two processes.
-
-  --mongodb URI  a replica set; without it, one is found or started for the run
-  --lease N      seconds of a lease, 1 to 30 (default 1)
-  --save FILE    writes the recording to FILE.json and the picture to FILE.svg
-  --draw FILE    runs nothing: reads FILE.json and writes FILE.svg
-  --help         this text
-";
-
-/// The command line.
-struct Arguments {
-    mongodb: Option<String>,
-    lease: Duration,
-    save: Option<String>,
-    draw: Option<String>,
+/// What a child reports. The times are from [`now`].
+#[derive(Serialize, Deserialize)]
+enum Report {
+    /// Connected. It begins at an order.
+    Ready,
+    Waits {
+        at: u64,
+    },
+    Holds {
+        at: u64,
+        token: u64,
+    },
+    Releases {
+        at: u64,
+    },
+    /// In the middle of its last hold. It would continue if it were not killed.
+    WouldHold,
 }
 
-fn arguments() -> Result<Option<Arguments>, Failure> {
-    let defaults = Arguments { mongodb: None, lease: LEASE, save: None, draw: None };
-    read_options(USAGE, defaults, |arguments, option, values| {
-        match option {
-            "mongodb" => arguments.mongodb = Some(values.text()?),
-            "lease" => arguments.lease = Duration::from_secs(values.number(1..=30)?),
-            "save" => arguments.save = Some(values.text()?),
-            "draw" => arguments.draw = Some(values.text()?),
-            _ => return Ok(false),
+/// Microseconds since 1970 by the machine's clock, which both processes share.
+fn now() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Takes the lock a few times, until the parent stops or kills this process.
+async fn play(name: String, (place, lease): (Place, Duration), mut orders: Orders) -> Result<(), Failure> {
+    let database = place.open().await?;
+    let options = LeaseOptions::new().ttl(lease);
+    let locks = MongoProvider::builder(database.clone()).lease(options).owner(&*name).build()?;
+    locks.prepare().await?;
+    // So that the first hold of the recording does not wait for a cold connection.
+    let _ = locks.acquire(format!("warm-up/{name}")).await?.release().await?;
+    report(&Report::Ready);
+    if orders.next::<()>().await?.is_some() {
+        let end = orders.end();
+        tokio::select! {
+            done = take_turns(&name, lease, &locks) => done?,
+            () = end => {}
         }
-        Ok(true)
-    })
+    }
+    locks.close().await?;
+    shut_down(database).await;
+    Ok(())
 }
 
-async fn show(arguments: Arguments) -> Result<Outcome, Failure> {
-    if let Some(file) = &arguments.draw {
+async fn take_turns(name: &str, lease: Duration, locks: &MongoProvider) -> Result<(), Failure> {
+    for round in 1..=ROUNDS {
+        report(&Report::Waits { at: now() });
+        let guard = locks.acquire(KEY).timeout(lease + Duration::from_secs(20)).await?;
+        report(&Report::Holds { at: now(), token: guard.fencing_token().get() });
+        if name == A && round == ROUNDS {
+            sleep(KILLED_AFTER).await;
+            report(&Report::WouldHold);
+        }
+        sleep(HOLD).await;
+        report(&Report::Releases { at: now() });
+        let _ = guard.release().await?;
+    }
+    Ok(())
+}
+
+async fn show(given: Given, interrupt: Interrupt) -> Result<Outcome, Failure> {
+    if let Some(file) = given.text("draw") {
         let recording: Recording = serde_json::from_str(&std::fs::read_to_string(format!("{file}.json"))?)?;
         std::fs::write(format!("{file}.svg"), draw::picture(&recording))?;
         println!("{file}.svg is drawn");
-        return Ok(recording.check(true).conclude(recording::PROVED));
+        return Ok(recording.check(true).conclude(PROVED));
     }
-    let database = Database::open(arguments.mongodb.as_deref(), "hand_over").await?;
-    let interrupt = Interrupt::listen();
-    let recording = record(&database, arguments.lease, &interrupt).await?;
-    database.close().await?;
-
+    let server = Database::open(given.text("mongodb"), "hand_over").await?;
+    let recording = record(&server, Duration::from_secs(given.number("lease")), &interrupt).await?;
+    server.close().await?;
     let is_complete = !interrupt.is_pressed();
-    recording.print();
     let checks = recording.check(is_complete);
-    if let Some(file) = arguments.save.filter(|_| is_complete) {
+    if let Some(file) = given.text("save").filter(|_| is_complete) {
         std::fs::write(format!("{file}.json"), serde_json::to_string_pretty(&recording)? + "\n")?;
         std::fs::write(format!("{file}.svg"), draw::picture(&recording))?;
         println!("\nwritten: {file}.json\nwritten: {file}.svg");
     }
-    Ok(checks.conclude(recording::PROVED))
+    Ok(checks.conclude(PROVED))
 }
 
 /// Runs both processes, and records when each waits for and holds the lock.
-async fn record(database: &Database, lease: Duration, interrupt: &Interrupt) -> Result<Recording, Failure> {
-    let client = Database::client(database.uri()).await?;
-    let build = client.database("admin").run_command(doc! { "buildInfo": 1 }).await?;
-    let server = format!("MongoDB {}", build.get_str("version")?);
-    println!("two processes take the lock {KEY} in turn, with leases of {} s, on {server}\n", lease.as_secs());
-    let mut recording = Recording::new(server, lease);
-    let mut children = Children::new();
+async fn record(server: &Database, lease: Duration, interrupt: &Interrupt) -> Result<Recording, Failure> {
+    let database = server.place.open().await?;
+    let build = database.client().database("admin").run_command(doc! { "buildInfo": 1 }).await?;
+    let version = format!("MongoDB {}", build.get_str("version")?);
+    println!("two processes take the lock {KEY} in turn, with leases of {} s, on {version}\n", lease.as_secs());
+    let mut recording = Recording::new(version, lease);
+    let mut children = Children::new(interrupt)?;
     for name in [A, B] {
-        let part = Part {
-            name: name.to_owned(),
-            mongodb: database.uri().to_owned(),
-            database: database.name().to_owned(),
-            lease,
-        };
-        children.start(name, &part).await?;
+        children.start(name, &(&server.place, lease)).await?;
     }
     let mut ready = 0;
-    while let Some((name, message)) = children.next_until(interrupt).await? {
-        match message {
+    while let Some((name, report)) = children.next().await? {
+        match report {
             // Both are connected: A begins.
-            Message::Report(Report::Ready) => {
+            Report::Ready => {
                 ready += 1;
                 if ready == 2 && !children.is_stopping() {
                     children.send(A, &()).await?;
                 }
             }
-            Message::Report(Report::Waits { at }) => recording.waits(&name, at),
-            Message::Report(Report::Holds { at, token }) => {
+            Report::Waits { at } => recording.waits(&name, at),
+            Report::Holds { at, token } => {
                 recording.holds(&name, at, token);
                 // B waits from the first hold of A on.
                 if recording.holds.len() == 1 && !children.is_stopping() {
                     children.send(B, &()).await?;
                 }
             }
-            Message::Report(Report::Releases { at }) => recording.ends(&name, at, false),
-            Message::Report(Report::WouldHold) if children.is_stopping() => {}
-            Message::Report(Report::WouldHold) => {
+            Report::Releases { at } => recording.ends(&name, at, false),
+            Report::WouldHold if children.is_stopping() => {}
+            Report::WouldHold => {
                 children.kill(&name).await?;
                 recording.ends(&name, now(), true);
             }
-            Message::Ended => {}
         }
     }
     children.stop().await?;
-    client.shutdown().await;
+    shut_down(database).await;
     Ok(recording)
+}
+
+/// A run. Times are microseconds since the first process began to wait.
+#[derive(Debug, Serialize, Deserialize)]
+struct Recording {
+    server: String,
+    key: String,
+    lease_ms: u64,
+    /// In the order in which the lock was granted.
+    holds: Vec<Hold>,
+    /// When it began, and which processes wait now.
+    #[serde(skip)]
+    start: Option<u64>,
+    #[serde(skip)]
+    waiting: Vec<(String, u64)>,
+}
+
+/// One process waits for the lock, holds it, and releases it or is killed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Hold {
+    process: String,
+    waits: u64,
+    holds: u64,
+    ends: u64,
+    token: u64,
+    is_killed: bool,
+}
+
+impl Recording {
+    fn new(server: String, lease: Duration) -> Self {
+        let lease_ms = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
+        let (holds, waiting) = (Vec::new(), Vec::new());
+        Self { server, key: KEY.to_owned(), lease_ms, holds, start: None, waiting }
+    }
+
+    fn since_start(&mut self, at: u64) -> u64 {
+        at.saturating_sub(*self.start.get_or_insert(at))
+    }
+
+    fn waits(&mut self, process: &str, at: u64) {
+        let at = self.since_start(at);
+        self.waiting.push((process.to_owned(), at));
+    }
+
+    fn holds(&mut self, process: &str, at: u64, token: u64) {
+        let at = self.since_start(at);
+        println!("{:8.3} s  {process} holds, with token {token}", seconds(at));
+        let place = self.waiting.iter().position(|(waiting, _)| waiting == process);
+        let waits = place.map_or(at, |place| self.waiting.remove(place).1);
+        let process = process.to_owned();
+        self.holds.push(Hold { process, waits, holds: at, ends: at, token, is_killed: false });
+    }
+
+    fn ends(&mut self, process: &str, at: u64, is_killed: bool) {
+        let at = self.since_start(at);
+        println!("{:8.3} s  {process} {}", seconds(at), if is_killed { "is KILLED" } else { "releases" });
+        if let Some(hold) = self.holds.iter_mut().rev().find(|hold| hold.process == process) {
+            (hold.ends, hold.is_killed) = (at, is_killed);
+        }
+    }
+
+    /// Prints the sums, and checks the promises.
+    fn check(&self, is_complete: bool) -> Checks {
+        let count = |is_fault: fn(&[Hold]) -> bool| self.holds.windows(2).filter(|pair| is_fault(pair)).count();
+        // From the end of each hold to the next one, after a release and after the kill.
+        let gap = |pair: &[Hold]| Duration::from_micros(pair[1].holds.saturating_sub(pair[0].ends));
+        let released = self.holds.windows(2).filter(|pair| !pair[0].is_killed);
+        let hand_overs: Vec<_> = released.map(|pair| millis(Some(gap(pair)))).collect();
+        let expiry = self.holds.windows(2).find(|pair| pair[0].is_killed).map(gap);
+        let lease = Duration::from_millis(self.lease_ms);
+        let mut checks = Checks::new(is_complete);
+        println!();
+        checks.show("holds", self.holds.len());
+        checks.at_the_end(self.holds.len() == 2 * ROUNDS, format!("{} holds, not {}", self.holds.len(), 2 * ROUNDS));
+        checks.none("overlaps", count(|pair| pair[1].holds < pair[0].ends), "holds overlapped");
+        checks.none("stale tokens", count(|pair| pair[1].token <= pair[0].token), "tokens did not grow");
+        checks.show("hand-overs", format_args!("{}, from the release to the next holder", hand_overs.join(", ")));
+        checks.show("expiry", format_args!("{}, with leases of {} s", millis(expiry), lease.as_secs()));
+        // Where longer leases are needed, everything takes longer.
+        let is_soon = expiry.is_some_and(|expiry| expiry <= lease * 7 / 2);
+        checks.at_the_end(is_soon, "the killed holder's lock was not soon free");
+        checks
+    }
+}
+
+fn seconds(micros: u64) -> f64 {
+    Duration::from_micros(micros).as_secs_f64()
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    distlock_examples::run("hand-over", arguments, show, holder::play).await
+    PROGRAM.run(show, play).await
 }

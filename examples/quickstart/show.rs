@@ -1,25 +1,80 @@
-//! What the terminal shows: a line for each grant, and at the end a summary.
+//! What the terminal shows: a line for each event, and at the end the holders.
 
-use std::collections::BTreeMap;
-use std::io::{IsTerminal, Write};
-use std::time::Duration;
+use std::collections::HashMap;
+use std::io::{IsTerminal, stdout};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, SystemTime};
 
-use distlock_examples::{Checks, Outcome};
+use distlock_api::{FencedRegister, FencedWrite, FencingToken};
+use distlock_examples::{Checks, Given, Outcome};
+use serde::{Deserialize, Serialize};
 
-use crate::desk::{Event, Happening};
+use crate::{RESOURCES, SLEEPER};
 
+/// The width of the picture of the holders.
 const WIDTH: usize = 76;
 
-/// Like `println`, for a reader that may have gone, such as `head`.
-macro_rules! say {
-    ($($text:tt)*) => {
-        let _ = writeln!(std::io::stdout(), $($text)*);
-    };
+/// Something that a worker did. The time is the machine's, so that the events of several processes
+/// can be shown together. It serves the display alone.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Event {
+    at: Duration,
+    worker: String,
+    resource: String,
+    token: Option<u64>,
+    happening: Happening,
 }
 
-pub(crate) struct Show {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Happening {
+    Acquired {
+        waited: Duration,
+    },
+    GaveUp {
+        waited: Duration,
+    },
+    /// With what is left of the lease.
+    FellAsleep {
+        lease: Duration,
+    },
+    Lost,
+    Releasing,
+    Wrote,
+    Refused {
+        newest: u64,
+    },
+}
+
+impl Event {
+    pub(crate) fn now(worker: &str, resource: &str, token: Option<u64>, happening: Happening) -> Self {
+        let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Self { at, worker: worker.to_owned(), resource: resource.to_owned(), token, happening }
+    }
+
+    /// What the terminal shows, and in which colour.
+    fn line(&self) -> Option<(String, &'static str)> {
+        Some(match self.happening {
+            Happening::Acquired { waited } => (format!("waited {:>5} ms", waited.as_millis()), ""),
+            Happening::GaveUp { waited } => (format!("gave up after {} ms", waited.as_millis()), "0"),
+            Happening::FellAsleep { lease } => {
+                (format!("falls asleep; its lease ends in {} ms", lease.as_millis()), "33")
+            }
+            Happening::Lost => ("its lease is over, and it does not know".to_owned(), "33"),
+            Happening::Refused { newest } => (format!("writes late: REFUSED (seen {newest})"), "1;31"),
+            Happening::Releasing | Happening::Wrote => return None,
+        })
+    }
+}
+
+/// The resources and the display, shared by all workers of this run.
+#[derive(Clone)]
+pub(crate) struct Hub(Arc<Mutex<State>>);
+
+pub(crate) struct State {
+    /// Each resource holds the name of the last writer, and refuses writers whose token is not the
+    /// newest.
+    resources: HashMap<String, FencedRegister<String>>,
     events: Vec<Event>,
-    colour: bool,
     /// The width of a token: a small number in memory, a clock reading on MongoDB.
     digits: usize,
 }
@@ -32,111 +87,95 @@ struct Hold<'a> {
     to: Duration,
 }
 
-impl Show {
-    pub(crate) fn live(digits: usize) -> Self {
-        say!("       time    resource  worker  {:>digits$}  what happened\n", "token");
-        Self { events: Vec::new(), colour: std::io::stdout().is_terminal(), digits }
+impl Hub {
+    pub(crate) fn open(given: &Given, how: &str, digits: usize) -> Self {
+        let (workers, seconds) = (given.number("workers"), given.number("seconds"));
+        println!("{workers} workers share {} locks for {seconds} s, {how}.", RESOURCES.len());
+        println!("{SLEEPER} will fall asleep with one of them, and its late write must be refused.\n");
+        println!("       time    resource  worker  {:>digits$}  what happened\n", "token");
+        Self(Arc::new(Mutex::new(State { resources: HashMap::new(), events: Vec::new(), digits })))
     }
 
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("no code in here panics")
+    }
+}
+
+impl State {
     pub(crate) fn note(&mut self, event: Event) {
-        let start = self.events.first().map_or(event.at, |first| first.at);
-        let what = match event.happening {
-            Happening::Acquired { waited } => format!("waited {:>5} ms", waited.as_millis()),
-            Happening::GaveUp { waited } => format!("gave up after {} ms", waited.as_millis()),
-            Happening::FellAsleep { lease } => {
-                format!("falls asleep; its lease ends in {} ms", lease.as_millis())
-            }
-            Happening::Lost => "its lease is over, and it does not know".into(),
-            Happening::Refused { newest } => format!("writes late: REFUSED (seen {newest})"),
-            Happening::Releasing | Happening::Wrote => String::new(),
-        };
-        if !what.is_empty() {
+        if let Some((what, colour)) = event.line() {
+            let seconds = event.at.saturating_sub(self.events.first().unwrap_or(&event).at).as_secs_f64();
             let token = event.token.map_or(String::new(), |token| token.to_string());
-            let seconds = event.at.saturating_sub(start).as_secs_f64();
-            let mark = if matches!(event.happening, Happening::Acquired { .. }) { ' ' } else { '!' };
-            let digits = self.digits;
-            let line =
-                format!("{mark}{seconds:8.3} s  {:<9} {:<7} {token:>digits$}  {what}", event.resource, event.worker);
-            say!("{}", self.paint(&line, event.happening));
+            let (mark, digits) = (if colour.is_empty() { ' ' } else { '!' }, self.digits);
+            let (resource, worker) = (&event.resource, &event.worker);
+            let line = format!("{mark}{seconds:8.3} s  {resource:<9} {worker:<7} {token:>digits$}  {what}");
+            match stdout().is_terminal() {
+                true => println!("\x1b[{colour}m{line}\x1b[0m"),
+                false => println!("{line}"),
+            }
         }
         self.events.push(event);
     }
 
-    fn paint(&self, line: &str, happening: Happening) -> String {
-        let code = match happening {
-            Happening::FellAsleep { .. } | Happening::Lost => "33",
-            Happening::Refused { .. } => "1;31",
-            _ => return line.to_owned(),
+    pub(crate) fn write(&mut self, worker: &str, resource: &str, token: u64) -> bool {
+        let register = self.resources.entry(resource.to_owned()).or_default();
+        let happening = match register.write(FencingToken::new(token), worker.to_owned()) {
+            FencedWrite::Accepted => Happening::Wrote,
+            FencedWrite::FencedOff { newest } => Happening::Refused { newest: newest.get() },
         };
-        if self.colour { format!("\x1b[{code}m{line}\x1b[0m") } else { line.to_owned() }
+        self.note(Event::now(worker, resource, Some(token), happening));
+        happening == Happening::Wrote
     }
 
-    /// Prints the whole run, and checks that no two holds overlapped, that all tokens grew, and
+    /// Prints who held what, and checks that no two holds overlapped, that all tokens grew, and
     /// that the late write was refused.
-    pub(crate) fn summary(&mut self, resources: &[&str], is_complete: bool) -> Outcome {
+    pub(crate) fn finish(&mut self, is_complete: bool) -> Outcome {
         self.events.sort_by_key(|event| event.at);
         let start = self.events.first().map_or(Duration::ZERO, |first| first.at);
         let length = self.events.last().map_or(Duration::ZERO, |last| last.at - start);
-        say!("\nThe holders (a column is {:.0} ms):\n", length.as_secs_f64() * 1000.0 / WIDTH as f64);
+        println!("\nThe holders (a column is {:.0} ms):\n", length.as_secs_f64() * 1000.0 / WIDTH as f64);
         let (mut grants, mut faults) = (0, 0);
-        for resource in resources {
+        for resource in RESOURCES {
             let holds = self.holds(resource);
             grants += holds.len();
-            faults +=
-                holds.windows(2).filter(|pair| pair[1].from < pair[0].to || pair[1].token <= pair[0].token).count();
-            say!("  {resource:<9} {}", bar(&holds, start, length));
+            let is_fault = |pair: &&[Hold<'_>]| pair[1].from < pair[0].to || pair[1].token <= pair[0].token;
+            faults += holds.windows(2).filter(is_fault).count();
+            println!("  {resource:<9} {}", bar(&holds, start, length));
         }
-        say!("\n  each letter is the first of a worker's name; · is free\n\n  worker   locks  mean wait  longest wait");
-        for (worker, waits) in self.waits() {
-            let mean = waits.iter().sum::<Duration>() / u32::try_from(waits.len()).unwrap_or(1);
-            let longest = waits.iter().max().copied().unwrap_or_default();
-            say!("  {worker:<7} {:>6} {:>7} ms {:>10} ms", waits.len(), mean.as_millis(), longest.as_millis());
-        }
+        println!("\n  each letter is the first of a worker's name; · is free");
         let count = |wanted: fn(Happening) -> bool| self.events.iter().filter(|event| wanted(event.happening)).count();
         let writes = count(|happening| happening == Happening::Wrote);
         let refused = count(|happening| matches!(happening, Happening::Refused { .. }));
-        say!("\n{grants} locks held, {faults} overlaps or stale tokens, {writes} writes, {refused} late write refused");
+        println!();
         let mut checks = Checks::new(is_complete);
-        checks.always(faults == 0, format!("{faults} holds overlapped, or had a token that was not the newest"));
-        checks.at_the_end(refused == 1, format!("{refused} late writes were refused, not 1"));
+        checks.show("locks held", grants);
+        checks.none("overlaps", faults, "holds overlapped, or had a token that was not the newest");
+        checks.show("writes", writes);
         checks.at_the_end(writes > 0, "no worker wrote anything");
-        let (outcome, text) = checks.verdict("one holder at a time, tokens only grew, the late write was refused");
-        say!("{text}");
-        outcome
+        checks.show("late writes", format_args!("{refused} refused"));
+        checks.at_the_end(refused == 1, format!("{refused} late writes were refused, not 1"));
+        checks.conclude("one holder at a time, tokens only grew, the late write was refused")
     }
 
     fn holds(&self, resource: &str) -> Vec<Hold<'_>> {
         let mut holds: Vec<Hold<'_>> = Vec::new();
         for event in self.events.iter().filter(|event| event.resource == resource) {
-            let Some(token) = event.token else { continue };
-            match event.happening {
+            let (Some(token), worker, at) = (event.token, &event.worker, event.at) else { continue };
+            let end = match event.happening {
                 Happening::Acquired { .. } => {
-                    holds.push(Hold { worker: &event.worker, token, from: event.at, to: event.at });
+                    holds.push(Hold { worker, token, from: at, to: at });
+                    continue;
                 }
-                Happening::Releasing | Happening::Lost => end(&mut holds, token, event.at),
-                Happening::FellAsleep { lease } => end(&mut holds, token, event.at + lease),
-                _ => {}
+                Happening::Releasing | Happening::Lost => at,
+                Happening::FellAsleep { lease } => at + lease,
+                _ => continue,
+            };
+            // The first end counts: a sleeper's lease ends by itself, not when the sleeper notices.
+            if let Some(hold) = holds.iter_mut().find(|hold| hold.token == token && hold.to == hold.from) {
+                hold.to = end;
             }
         }
         holds
-    }
-
-    fn waits(&self) -> BTreeMap<&str, Vec<Duration>> {
-        let mut waits = BTreeMap::<_, Vec<_>>::new();
-        for event in &self.events {
-            if let Happening::Acquired { waited } = event.happening {
-                waits.entry(event.worker.as_str()).or_default().push(waited);
-            }
-        }
-        waits
-    }
-}
-
-/// Ends a hold. The first end counts: a sleeper's lease ends by itself, not when the sleeper
-/// notices.
-fn end(holds: &mut [Hold<'_>], token: u64, at: Duration) {
-    if let Some(hold) = holds.iter_mut().find(|hold| hold.token == token && hold.to == hold.from) {
-        hold.to = at;
     }
 }
 
@@ -147,8 +186,7 @@ fn bar(holds: &[Hold<'_>], start: Duration, length: Duration) -> String {
     };
     let mut bar = vec!['·'; WIDTH];
     for hold in holds {
-        let letter = hold.worker.chars().next().unwrap_or('?');
-        bar[column(hold.from)..=column(hold.to)].fill(letter);
+        bar[column(hold.from)..=column(hold.to)].fill(hold.worker.chars().next().unwrap_or('?'));
     }
     bar.into_iter().collect()
 }

@@ -8,23 +8,21 @@ use axum::extract::{Path, State};
 use axum::http::{Method, StatusCode};
 use axum::routing::post;
 use distlock_api::{ErrorKind, LeaseOptions, LockError, LockProvider, LockProviderExt, ReleaseOutcome};
-use distlock_examples::{Database, Failure, HttpClient, Orders, report, serve};
+use distlock_examples::{Failure, HttpClient, Orders, Place, report, serve, shut_down};
 use distlock_mongo::MongoProvider;
 use distlock_mongo::mongodb::Collection;
 use distlock_mongo::mongodb::bson::{Document, doc};
 use serde::{Deserialize, Serialize};
 
-use crate::Report;
+use crate::REPORTS;
 
-/// How long a user waits at most.
+/// How long a request waits for its account at most.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The part of a server.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Setting {
-    pub(crate) name: String,
-    pub(crate) mongodb: String,
-    pub(crate) database: String,
+pub(crate) struct Part {
+    pub(crate) place: Place,
     pub(crate) api: String,
     pub(crate) locked: bool,
     pub(crate) lease: Duration,
@@ -86,33 +84,20 @@ async fn serve_report(
 }
 
 /// Runs the server in this process until the parent stops it.
-pub(crate) async fn play(setting: Setting, orders: Orders) -> Result<(), Failure> {
-    let mongo = Database::client(&setting.mongodb).await?;
-    let database = mongo.database(&setting.database);
-    let locks = match setting.locked {
-        true => {
-            let lease = LeaseOptions::new().ttl(setting.lease);
-            let locks = MongoProvider::builder(database.clone()).lease(lease).owner(&*setting.name).build()?;
-            locks.prepare().await?;
-            Some(locks)
-        }
-        false => None,
-    };
-    let server = Server {
-        name: setting.name,
-        api: setting.api,
-        client: HttpClient::new(),
-        reports: database.collection("reports"),
-        locks: locks.clone(),
-    };
+pub(crate) async fn play(name: String, part: Part, orders: Orders) -> Result<(), Failure> {
+    let database = part.place.open().await?;
+    let lease = LeaseOptions::new().ttl(part.lease);
+    let locks = MongoProvider::builder(database.clone()).lease(lease).owner(&*name).build()?;
+    locks.prepare().await?;
+    let used = part.locked.then(|| locks.clone());
+    let reports = database.collection(REPORTS);
+    let server = Server { name, api: part.api, client: HttpClient::new(), reports, locks: used };
     let router = Router::new().route("/reports/{account}/{month}", post(serve_report)).with_state(Arc::new(server));
     let (address, listening) = serve(router, 0).await?;
-    report(&Report::Listening(address));
+    report(&address);
     orders.end().await;
     listening.abort();
-    if let Some(locks) = locks {
-        locks.close().await?;
-    }
-    mongo.shutdown().await;
+    locks.close().await?;
+    shut_down(database).await;
     Ok(())
 }

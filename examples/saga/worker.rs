@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use distlock_api::{LeaseOptions, LockProvider};
-use distlock_examples::{Database, Failure, Orders, report};
+use distlock_examples::{Failure, Orders, Place, report, shut_down};
 use distlock_mongo::mongodb::Collection;
 use distlock_mongo::mongodb::bson::{self, Document, doc};
 use distlock_mongo::{Change, CommitError, DocumentGuard, DocumentLocks};
@@ -21,33 +21,21 @@ const FIRST_STEPS: usize = 3;
 /// The part of a worker.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Part {
-    pub(crate) name: String,
-    pub(crate) mongodb: String,
-    pub(crate) database: String,
+    pub(crate) place: Place,
     pub(crate) locked: bool,
     pub(crate) lease: Duration,
     /// Whether it stops once in the middle of a step, until an order to continue.
     pub(crate) stops: bool,
 }
 
-/// What a worker reports.
+/// What a worker reports of an order and its new state.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum Report {
     /// The database has confirmed it.
-    Committed {
-        order: i64,
-        state: State,
-        entry: String,
-    },
-    AlreadyLost {
-        order: i64,
-        state: State,
-    },
+    Committed(i64, State, String),
+    AlreadyLost(i64, State),
     /// Between the effect of a step and its commit.
-    Stops {
-        order: i64,
-        state: State,
-    },
+    Stops(i64, State),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -136,7 +124,7 @@ impl Worker {
         self.effect(order.id, state).await?;
         if self.stops && self.steps >= FIRST_STEPS {
             self.stops = false;
-            report(&Report::Stops { order: order.id, state });
+            report(&Report::Stops(order.id, state));
             // Asleep, it notices nothing. When it wakes up, it commits before it looks.
             let Some(()) = orders.next().await? else { return Ok(false) };
         }
@@ -160,37 +148,24 @@ impl Worker {
             }
         };
         report(&match committed {
-            true => Report::Committed { order: order.id, state, entry },
-            false => Report::AlreadyLost { order: order.id, state },
+            true => Report::Committed(order.id, state, entry),
+            false => Report::AlreadyLost(order.id, state),
         });
         Ok(true)
     }
 }
 
 /// Runs the worker of this process until all orders are shipped or the parent stops it.
-pub(crate) async fn play(part: Part, mut orders: Orders) -> Result<(), Failure> {
-    let mongo = Database::client(&part.mongodb).await?;
-    let database = mongo.database(&part.database);
+pub(crate) async fn play(name: String, part: Part, mut orders: Orders) -> Result<(), Failure> {
+    let database = part.place.open().await?;
     let documents = database.collection(ORDERS);
-    let locks = match part.locked {
-        true => {
-            let lease = LeaseOptions::new().ttl(part.lease);
-            Some(DocumentLocks::builder(&documents).integer_ids().lease(lease).owner(&*part.name).build()?)
-        }
-        false => None,
-    };
-    let mut worker = Worker {
-        name: part.name,
-        orders: documents,
-        effects: database.collection(EFFECTS),
-        locks: locks.clone(),
-        steps: 0,
-        stops: part.stops,
-    };
+    let lease = LeaseOptions::new().ttl(part.lease);
+    let locks = DocumentLocks::builder(&documents).integer_ids().lease(lease).owner(&*name).build()?;
+    let effects = database.collection(EFFECTS);
+    let used = part.locked.then(|| locks.clone());
+    let mut worker = Worker { name, orders: documents, effects, locks: used, steps: 0, stops: part.stops };
     while !orders.have_ended() && worker.step(&mut orders).await? {}
-    if let Some(locks) = locks {
-        locks.provider().close().await?;
-    }
-    mongo.shutdown().await;
+    locks.provider().close().await?;
+    shut_down(database).await;
     Ok(())
 }

@@ -1,11 +1,13 @@
-//! Child processes of an example: the same program, started once more for each part.
+//! The supervisor of the examples: child processes, each of them the same program, started once
+//! more for a part.
 //!
-//! A child gets its part, and then orders, on standard input, one line of JSON each. It reports on
-//! standard output in the same way. The end of standard input is the order to stop, so a child ends
-//! with its parent, however that ends. A child that does not stop by itself is ended.
+//! A child gets its name and its part, and then orders, on standard input, one line of JSON each.
+//! It reports on standard output in the same way. The end of standard input is the order to stop,
+//! so a child ends with its parent, however that ends. A child that does not stop by itself is
+//! ended.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, Write};
+use std::future::pending;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
@@ -15,87 +17,94 @@ use serde::de::DeserializeOwned;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
+use crate::child::{CHILD, STOP_LIMIT};
 use crate::{Failure, Interrupt};
 
-/// The one argument of a child.
-const CHILD: &str = "--child";
-/// How long a child may take to stop.
-const STOP_LIMIT: Duration = Duration::from_secs(10);
 /// After this long without a report, something hangs.
 const SILENCE: Duration = Duration::from_secs(60);
-/// The exit code of a child that did not stop in time.
-const NOT_STOPPED: i32 = 70;
+
+/// Prints events with the time since the start of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock(Instant);
+
+impl Clock {
+    /// Prints an event.
+    pub fn say(&self, what: &str) {
+        println!("{:8.3} s  {what}", self.0.elapsed().as_secs_f64());
+    }
+}
 
 /// The processes that this one has started. They are killed when this is dropped.
 #[derive(Debug)]
 pub struct Children<R> {
-    /// The program to start; this one if there is no other.
-    program: Option<PathBuf>,
+    /// When the run began.
+    pub clock: Clock,
+    program: PathBuf,
+    interrupt: Option<Interrupt>,
     members: BTreeMap<String, Member>,
     /// Those whose output has not ended.
     running: BTreeSet<String>,
+    /// The child that is frozen, and what it does when it wakes up.
+    sleeper: Option<(String, &'static str)>,
     is_stopping: bool,
     reports: UnboundedReceiver<Received<R>>,
     reporters: UnboundedSender<Received<R>>,
 }
 
-/// A child's name, and a message of it or a line that is none.
-type Received<R> = (String, Result<Message<R>, String>);
+/// A child's name with its report or a line that is none; `None` at the end of its output.
+type Received<R> = (String, Option<Result<R, String>>);
 
 #[derive(Debug)]
 struct Member {
     process: Child,
     orders: Option<ChildStdin>,
-    is_frozen: bool,
-}
-
-/// What comes from a child.
-#[derive(Debug)]
-pub enum Message<R> {
-    /// A report of its own.
-    Report(R),
-    /// Its output has ended, and so has the process.
-    Ended,
 }
 
 impl<R: DeserializeOwned + Send + 'static> Children<R> {
-    /// No children yet. Those to come run this program.
-    #[must_use]
-    pub fn new() -> Self {
-        let (reporters, reports) = unbounded_channel();
-        let (members, running) = (BTreeMap::new(), BTreeSet::new());
-        Self { program: None, members, running, is_stopping: false, reports, reporters }
+    /// No children yet. Those to come run this program, and stop at Ctrl-C.
+    ///
+    /// # Errors
+    /// If the program cannot be found.
+    pub fn new(interrupt: &Interrupt) -> Result<Self, Failure> {
+        Ok(Self { interrupt: Some(interrupt.clone()), ..Self::of(std::env::current_exe()?) })
     }
 
     /// No children yet. Those to come run another program, as its own children.
     #[must_use]
     pub fn of(program: impl Into<PathBuf>) -> Self {
-        Self { program: Some(program.into()), ..Self::new() }
+        let (reporters, reports) = unbounded_channel();
+        Self {
+            clock: Clock(Instant::now()),
+            program: program.into(),
+            interrupt: None,
+            members: BTreeMap::new(),
+            running: BTreeSet::new(),
+            sleeper: None,
+            is_stopping: false,
+            reports,
+            reporters,
+        }
     }
 
-    /// Starts a child and sends it its part. Returns the id of the process.
+    /// Starts a child and sends it its part.
     ///
     /// # Errors
     /// If the process cannot be started.
-    pub async fn start(&mut self, name: &str, part: &(impl Serialize + Sync)) -> Result<u32, Failure> {
-        let program = self.program.clone().map_or_else(std::env::current_exe, Ok)?;
-        let mut command = Command::new(program);
+    pub async fn start(&mut self, name: &str, part: &(impl Serialize + Sync)) -> Result<(), Failure> {
+        let mut command = Command::new(&self.program);
         command.arg(CHILD).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         // Ctrl-C reaches the parent alone, which stops its children.
         #[cfg(unix)]
         command.process_group(0);
         let mut process = command.spawn()?;
-        let id = process.id().ok_or("the process has ended at once")?;
         let orders = process.stdin.take();
         let output = process.stdout.take().ok_or("the process has no standard output")?;
         tokio::spawn(read_reports(name.to_owned(), output, self.reporters.clone()));
-        self.members.insert(name.to_owned(), Member { process, orders, is_frozen: false });
+        self.members.insert(name.to_owned(), Member { process, orders });
         self.running.insert(name.to_owned());
-        self.send(name, part).await?;
-        Ok(id)
+        self.send(name, &(name, part)).await
     }
 
     /// Sends an order.
@@ -110,42 +119,43 @@ impl<R: DeserializeOwned + Send + 'static> Children<R> {
         Ok(())
     }
 
-    /// The next message of any child, in the order of arrival. `None` when all have ended.
+    /// Returns the next report of any child, in the order of arrival; `None` when all have ended.
+    /// At Ctrl-C it stops all children, and returns what they still report. A sleeper that is the
+    /// last child is woken.
     ///
     /// # Errors
     /// If a child prints something else than reports, or no child reports anything for a minute.
-    pub async fn next(&mut self) -> Result<Option<(String, Message<R>)>, Failure> {
-        if self.running.is_empty() {
-            return Ok(None);
+    pub async fn next(&mut self) -> Result<Option<(String, R)>, Failure> {
+        while !self.running.is_empty() {
+            let interrupt = self.interrupt.clone().filter(|_| !self.is_stopping);
+            let pressed = async {
+                match &interrupt {
+                    Some(interrupt) => interrupt.pressed().await,
+                    None => pending().await,
+                }
+            };
+            let received = tokio::select! {
+                biased;
+                () = pressed => {
+                    self.begin_stop()?;
+                    continue;
+                }
+                received = timeout(SILENCE, self.reports.recv()) => received,
+            };
+            let received = received.map_err(|_| "no child process has reported anything for a minute")?;
+            match received.ok_or("the reports have ended")? {
+                (name, Some(Ok(report))) => return Ok(Some((name, report))),
+                (name, Some(Err(line))) => return Err(format!("{name} printed {line:?}, which is no report").into()),
+                (name, None) => {
+                    self.running.remove(&name);
+                    // Without locks, the others may have done all the work before it fell asleep.
+                    if self.running.len() == 1 {
+                        self.wake().await?;
+                    }
+                }
+            }
         }
-        let received = timeout(SILENCE, self.reports.recv()).await;
-        let received = received.map_err(|_| "no child process has reported anything for a minute")?;
-        let (name, message) = received.ok_or("the reports have ended")?;
-        let message = message.map_err(|line| format!("{name} printed {line:?}, which is no report"))?;
-        if matches!(message, Message::Ended) {
-            self.running.remove(&name);
-        }
-        Ok(Some((name, message)))
-    }
-
-    /// As [`next`](Self::next). At Ctrl-C it stops all children, and returns what they still
-    /// report.
-    ///
-    /// # Errors
-    /// As [`next`](Self::next).
-    pub async fn next_until(&mut self, interrupt: &Interrupt) -> Result<Option<(String, Message<R>)>, Failure> {
-        tokio::select! {
-            biased;
-            () = interrupt.pressed(), if !self.is_stopping => self.begin_stop()?,
-            next = self.next() => return next,
-        }
-        self.next().await
-    }
-
-    /// How many children have not ended.
-    #[must_use]
-    pub fn running(&self) -> usize {
-        self.running.len()
+        Ok(None)
     }
 
     /// Whether the children were told to stop.
@@ -173,32 +183,43 @@ impl<R: DeserializeOwned + Send + 'static> Children<R> {
         Ok(())
     }
 
-    /// Freezes a child (SIGSTOP), as a hypervisor or the lid of a laptop does, or continues it.
+    /// Freezes a child (SIGSTOP), as a hypervisor or the lid of a laptop does, until
+    /// [`wake`](Self::wake). `late_act` is what it does then, for the output.
     ///
     /// # Errors
     /// If there is no such child, or no shell.
-    pub fn freeze(&mut self, name: &str, is_frozen: bool) -> Result<(), Failure> {
-        let member = self.member(name)?;
-        let id = member.process.id().ok_or("the child has ended")?;
-        let signal = if is_frozen { "STOP" } else { "CONT" };
-        let sent = std::process::Command::new("sh").args(["-c", &format!("kill -{signal} {id}")]).status()?;
-        if !sent.success() {
-            return Err(format!("{name} could not be sent SIG{signal}").into());
-        }
-        member.is_frozen = is_frozen;
+    pub fn put_to_sleep(&mut self, name: &str, late_act: &'static str) -> Result<(), Failure> {
+        self.signal(name, "STOP")?;
+        self.sleeper = Some((name.to_owned(), late_act));
         Ok(())
     }
 
-    /// Has all children stop, and continues those that are frozen.
+    /// Wakes the sleeper, if there is one, with an order to continue.
     ///
     /// # Errors
-    /// If a frozen child cannot be continued.
+    /// If the child has ended.
+    pub async fn wake(&mut self) -> Result<(), Failure> {
+        let Some((name, late_act)) = self.sleeper.take() else { return Ok(()) };
+        self.clock.say(&format!("{name} WAKES UP, and {late_act}"));
+        self.send(&name, &()).await?;
+        self.signal(&name, "CONT")
+    }
+
+    /// Whether a child is frozen.
+    #[must_use]
+    pub fn has_sleeper(&self) -> bool {
+        self.sleeper.is_some()
+    }
+
+    /// Has all children stop, and continues the one that is frozen.
+    ///
+    /// # Errors
+    /// If the frozen child cannot be continued.
     pub fn begin_stop(&mut self) -> Result<(), Failure> {
         self.is_stopping = true;
         self.members.values_mut().for_each(|member| drop(member.orders.take()));
-        let frozen = self.members.iter().filter(|(_, member)| member.is_frozen);
-        let frozen: Vec<String> = frozen.map(|(name, _)| name.clone()).collect();
-        frozen.iter().try_for_each(|name| self.freeze(name, false))
+        let Some((name, _)) = self.sleeper.take() else { return Ok(()) };
+        self.signal(&name, "CONT")
     }
 
     /// Has all children stop, and waits until they have ended.
@@ -220,95 +241,22 @@ impl<R: DeserializeOwned + Send + 'static> Children<R> {
     fn member(&mut self, name: &str) -> Result<&mut Member, Failure> {
         self.members.get_mut(name).ok_or_else(|| format!("there is no child {name}").into())
     }
-}
 
-impl<R: DeserializeOwned + Send + 'static> Default for Children<R> {
-    fn default() -> Self {
-        Self::new()
+    fn signal(&mut self, name: &str, signal: &str) -> Result<(), Failure> {
+        let id = self.member(name)?.process.id().ok_or("the child has ended")?;
+        let sent = std::process::Command::new("sh").args(["-c", &format!("kill -{signal} {id}")]).status()?;
+        sent.success().then_some(()).ok_or_else(|| format!("{name} could not be sent SIG{signal}").into())
     }
 }
 
 async fn read_reports<R: DeserializeOwned>(name: String, output: ChildStdout, reporters: UnboundedSender<Received<R>>) {
     let mut lines = BufReader::new(output).lines();
-    loop {
-        let message = match lines.next_line().await {
-            Ok(Some(line)) => serde_json::from_str(&line).map(Message::Report).map_err(|_| line),
-            Ok(None) | Err(_) => Ok(Message::Ended),
-        };
-        let is_last = matches!(message, Ok(Message::Ended));
-        if reporters.send((name.clone(), message)).is_err() || is_last {
-            break;
+    while let Ok(Some(line)) = lines.next_line().await {
+        let report = serde_json::from_str(&line).map_err(|_| line);
+        if reporters.send((name.clone(), Some(report))).is_err() {
+            return;
         }
     }
-}
-
-/// The orders that a child receives.
-#[derive(Debug)]
-pub struct Orders {
-    lines: UnboundedReceiver<String>,
-    has_ended: watch::Receiver<bool>,
-}
-
-impl Orders {
-    /// The next order; `None` if the child is to stop.
-    ///
-    /// # Errors
-    /// If it is not an order of this type.
-    pub async fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, Failure> {
-        Ok(self.lines.recv().await.map(|line| serde_json::from_str(&line)).transpose()?)
-    }
-
-    /// Whether the child is to stop.
-    #[must_use]
-    pub fn have_ended(&self) -> bool {
-        *self.has_ended.borrow()
-    }
-
-    /// Waits until the child is to stop.
-    pub fn end(&self) -> impl Future<Output = ()> + Send + use<> {
-        let mut has_ended = self.has_ended.clone();
-        async move {
-            // An error means that the reader is gone: that is an end, too.
-            let _ = has_ended.wait_for(|ended| *ended).await;
-        }
-    }
-}
-
-/// The part of this process if it is a child, with its orders. `None` if it is not.
-///
-/// # Errors
-/// If no parent sends it a part.
-pub(crate) async fn part<P: DeserializeOwned>() -> Result<Option<(P, Orders)>, Failure> {
-    if !std::env::args_os().skip(1).eq([CHILD]) {
-        return Ok(None);
-    }
-    let (sender, lines) = unbounded_channel();
-    let (end, has_ended) = watch::channel(false);
-    // A thread and not a task: a runtime does not end before a read of its own has.
-    std::thread::spawn(move || {
-        for line in std::io::stdin().lock().lines() {
-            let Ok(line) = line else { break };
-            if sender.send(line).is_err() {
-                break;
-            }
-        }
-        end.send_replace(true);
-        drop(sender);
-        std::thread::sleep(STOP_LIMIT);
-        std::process::exit(NOT_STOPPED);
-    });
-    let mut orders = Orders { lines, has_ended };
-    let part = orders.next().await?.ok_or("this process got no part from its parent")?;
-    Ok(Some((part, orders)))
-}
-
-/// Reports to the parent. A child whose parent is gone ends here.
-///
-/// # Panics
-/// If `report` cannot be written as JSON, such as a map whose keys are not text.
-pub fn report(report: &impl Serialize) {
-    let line = serde_json::to_string(report).expect("plain data");
-    if writeln!(std::io::stdout(), "{line}").is_err() {
-        std::process::exit(NOT_STOPPED);
-    }
+    // An error means that the parent no longer listens.
+    let _ = reporters.send((name, None));
 }

@@ -1,32 +1,30 @@
-//! What the example programs share: the command line, Ctrl-C, the verdict at the end, child
+//! What the example programs share: the command line, Ctrl-C, the checks at the end, child
 //! processes and their supervision, a MongoDB to run on, and an HTTP client.
 
+mod checks;
+mod child;
 mod children;
 #[cfg(feature = "mongodb")]
 mod database;
 #[cfg(feature = "mongodb")]
 mod http;
 mod interrupt;
-mod options;
 mod program;
 #[cfg(feature = "mongodb")]
 #[doc = include_str!("../../README.md")]
 pub mod readme {}
-mod supervision;
-mod verdict;
 
 use std::error::Error;
 
-pub use crate::children::{Children, Message, Orders, report};
+pub use crate::checks::{Checks, Outcome, millis, wrapped};
+pub use crate::child::{Orders, report};
+pub use crate::children::{Children, Clock};
 #[cfg(feature = "mongodb")]
-pub use crate::database::Database;
+pub use crate::database::{Database, Place, shut_down};
 #[cfg(feature = "mongodb")]
 pub use crate::http::{HttpClient, NoAnswer, serve};
 pub use crate::interrupt::Interrupt;
-pub use crate::options::{Values, read_options};
-pub use crate::program::{no_child, run};
-pub use crate::supervision::{Supervision, print_event};
-pub use crate::verdict::{Checks, Outcome, wrapped};
+pub use crate::program::{Given, MONGODB, Opt, Program};
 
 /// Why an example cannot continue.
 pub type Failure = Box<dyn Error + Send + Sync>;

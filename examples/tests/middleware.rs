@@ -10,7 +10,7 @@ use axum::http::{Method, StatusCode};
 use axum::routing::{get, put};
 use distlock_api::{LockError, LockKey, LockProvider};
 use distlock_conformance_mongo::{MongoServer, Topology};
-use distlock_examples::{Children, HttpClient, Message, NoAnswer, serve};
+use distlock_examples::{Children, HttpClient, NoAnswer, serve};
 use distlock_mongo::mongodb::Client;
 use distlock_mongo::mongodb::bson::{Document, doc};
 use distlock_mongo::{DocumentLocks, MongoProvider};
@@ -72,13 +72,12 @@ struct Replica {
 
 impl Replica {
     async fn start(fleet: &mut Children<String>, name: &str, uri: &str, warehouse: &str) -> Self {
-        let part = json!({
-            "name": name, "warehouse": warehouse, "mongodb": uri, "database": DATABASE, "locked": true
-        });
+        let place = json!({ "uri": uri, "database": DATABASE });
+        let part = json!({ "place": place, "warehouse": warehouse, "locked": true });
         fleet.start(name, &part).await.expect("the program starts");
         match soon("an address", fleet.next()).await.expect("a report") {
-            Some((_, Message::Report(address))) => Self { address },
-            other => panic!("{name} should report its address: {other:?}"),
+            Some((_, address)) => Self { address },
+            None => panic!("{name} should report its address"),
         }
     }
 

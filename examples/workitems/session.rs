@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use distlock_api::{LockGuard, LockProvider, LockProviderExt};
-use distlock_examples::{Database, Failure, Orders, report};
+use distlock_examples::{Failure, Orders, Place, report, shut_down};
 use distlock_mongo::mongodb::Collection;
 use distlock_mongo::mongodb::bson::doc;
 use distlock_mongo::{Fence, Fenced, MongoProvider};
@@ -11,7 +11,7 @@ use futures_util::TryStreamExt;
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
-use crate::{EDITS, ITEMS, LOCKS};
+use crate::{EDITS, FROZEN, ITEMS, KILLED, LOCKS, LOGS_OUT};
 
 /// How many items are checked out at once.
 const AT_ONCE: usize = 2;
@@ -19,45 +19,26 @@ const AT_ONCE: usize = 2;
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// The part of a session.
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Part {
-    pub(crate) session: String,
-    pub(crate) mongodb: String,
-    pub(crate) database: String,
+    pub(crate) place: Place,
     pub(crate) locked: bool,
     pub(crate) fenced: bool,
-    pub(crate) habit: Habit,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Habit {
-    /// Works until all is done.
-    Diligent,
-    /// Logs out in the middle, with items checked out.
-    LogsOut,
-    /// Thinks, with items checked out, until an order to continue.
-    Lingers,
 }
 
 /// What a session reports.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum Report {
-    CheckedOut {
-        item: String,
-    },
-    /// The database has confirmed it.
-    Saved {
-        item: String,
-        edit: String,
-    },
+    CheckedOut(String),
+    /// The database has confirmed it: the item, and the edit.
+    Saved(String, String),
     Refused {
         item: String,
         token: u64,
         newest: u64,
     },
-    Lingers {
-        items: Vec<String>,
-    },
+    /// Thinks, with items checked out, until an order to continue.
+    Lingers(Vec<String>),
     LoggedOut {
         freed: u64,
     },
@@ -133,7 +114,7 @@ impl Session {
         };
         let item = item.filter(|item| item.edits.len() < EDITS);
         if let Some(item) = &item {
-            report(&Report::CheckedOut { item: item.id.clone() });
+            report(&Report::CheckedOut(item.id.clone()));
         }
         Ok(item.map(|item| CheckedOut { item, guard }))
     }
@@ -152,7 +133,7 @@ impl Session {
             },
         };
         match (saved, &guard) {
-            (Fenced::Accepted(()), _) => report(&Report::Saved { item: item.id, edit }),
+            (Fenced::Accepted(()), _) => report(&Report::Saved(item.id, edit)),
             (Fenced::FencedOff { newest }, Some(guard)) => {
                 let token = guard.fencing_token().get();
                 report(&Report::Refused { item: item.id, token, newest: newest.get() });
@@ -175,17 +156,13 @@ impl Session {
 }
 
 /// Runs the session of this process until all items are done or the parent stops it.
-pub(crate) async fn play(part: Part, mut orders: Orders) -> Result<(), Failure> {
-    let mongo = Database::client(&part.mongodb).await?;
-    let database = mongo.database(&part.database);
-    let locks = match part.locked {
-        // The owner is the session. The leases have the default of 30 s.
-        true => Some(MongoProvider::builder(database.clone()).collection(LOCKS).owner(&*part.session).build()?),
-        false => None,
-    };
-    let items = database.collection(ITEMS);
-    let mut session = Session { name: part.session, items, locks: locks.clone(), fenced: part.fenced, edits: 0 };
-    let mut habit = part.habit;
+pub(crate) async fn play(name: String, part: Part, mut orders: Orders) -> Result<(), Failure> {
+    let database = part.place.open().await?;
+    // The owner is the session. The leases have the default of 30 s.
+    let locks = MongoProvider::builder(database.clone()).collection(LOCKS).owner(&*name).build()?;
+    let (items, used) = (database.collection(ITEMS), part.locked.then(|| locks.clone()));
+    let mut is_diligent = ![LOGS_OUT, KILLED, FROZEN].contains(&&*name);
+    let mut session = Session { name, items, locks: used, fenced: part.fenced, edits: 0 };
     while !orders.have_ended() {
         let open = session.open().await?;
         if open.is_empty() {
@@ -193,29 +170,23 @@ pub(crate) async fn play(part: Part, mut orders: Orders) -> Result<(), Failure> 
         }
         let checked_out = session.check_out(&open).await?;
         // Each session works for a while before its habit shows.
-        if session.edits >= AT_ONCE && !checked_out.is_empty() {
-            match std::mem::replace(&mut habit, Habit::Diligent) {
-                Habit::Diligent => {}
-                Habit::LogsOut => {
-                    report(&Report::LoggedOut { freed: session.log_out().await? });
-                    break;
-                }
-                Habit::Lingers => {
-                    report(&Report::Lingers { items: checked_out.iter().map(|on| on.item.id.clone()).collect() });
-                    // Asleep, it does not notice the end of its session. When it wakes up, it saves
-                    // before it looks.
-                    let Some(()) = orders.next().await? else { break };
-                }
+        if !is_diligent && session.edits >= AT_ONCE && !checked_out.is_empty() {
+            is_diligent = true;
+            if session.name == LOGS_OUT {
+                report(&Report::LoggedOut { freed: session.log_out().await? });
+                break;
             }
+            report(&Report::Lingers(checked_out.iter().map(|on| on.item.id.clone()).collect()));
+            // Asleep, it does not notice the end of its session. When it wakes up, it saves before
+            // it looks.
+            let Some(()) = orders.next().await? else { break };
         }
         sleep(Duration::from_millis(fastrand::u64(60..180))).await;
         for item in checked_out {
             session.finish(item).await?;
         }
     }
-    if let Some(locks) = locks {
-        locks.close().await?;
-    }
-    mongo.shutdown().await;
+    locks.close().await?;
+    shut_down(database).await;
     Ok(())
 }

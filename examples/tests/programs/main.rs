@@ -4,6 +4,4 @@
 mod command_line;
 mod designs;
 mod interrupts;
-mod pictures;
-mod replicas;
 mod run;

@@ -1,6 +1,8 @@
 //! Whether a run kept its promises, and the last words of every example.
 
+use std::fmt::Display;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use crate::interrupt::INTERRUPTED;
 
@@ -54,6 +56,24 @@ impl Checks {
         self.always(is_kept || !self.is_complete, complaint);
     }
 
+    /// Prints a sum.
+    pub fn show(&self, of: &str, sum: impl Display) {
+        println!("  {of:<15} {sum}");
+    }
+
+    /// Prints a count that must be 0 at any time.
+    pub fn none(&mut self, of: &str, count: usize, complaint: &str) {
+        self.show(of, count);
+        self.always(count == 0, format!("{count} {complaint}"));
+    }
+
+    /// Prints how long after a process was stopped another one took over, which it must have done
+    /// soon after the end of the lease. Where longer leases are needed, everything takes longer.
+    pub fn soon(&mut self, of: &str, time: Option<Duration>, lease: Duration, complaint: &str) {
+        self.show(of, format_args!("{}, with leases of {} s", millis(time), lease.as_secs()));
+        self.at_the_end(time.is_some_and(|time| time <= lease * 9 / 4), complaint);
+    }
+
     /// The promises that were broken.
     #[must_use]
     pub fn complaints(&self) -> &[String] {
@@ -81,6 +101,12 @@ impl Checks {
         println!("\n{text}");
         outcome
     }
+}
+
+/// A time in milliseconds, for the output; a dash if there is none.
+#[must_use]
+pub fn millis(time: Option<Duration>) -> String {
+    time.map_or("–".to_owned(), |time| format!("{:.1} ms", time.as_secs_f64() * 1000.0))
 }
 
 /// Wraps a text at spaces. Every line but the first begins with `indent`.

@@ -1,42 +1,39 @@
-//! The service: an order changes a counter by reading it, waiting a moment and writing it back.
-//! That would be a race without the layer. `GET` reads the counter twice, and must not see a write
-//! in between: such requests share the lock.
+//! The service, the part that looks like an application: an order changes a counter by reading it,
+//! waiting a moment and writing it back. That would be a race without the layer. `GET` reads the
+//! counter twice, and must not see a write in between: such requests share the lock.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, Method, StatusCode};
 use axum::routing::post;
 use distlock_api::{LeaseOptions, LockProvider};
-use distlock_examples::{Database, Failure, HttpClient, Orders, report};
+use distlock_examples::{Failure, HttpClient, Orders, Place, report, shut_down};
 use distlock_mongo::MongoProvider;
-use distlock_mongo::mongodb::Client as MongoClient;
 use distlock_tower::{HeldLock, LockLayer, key::ParamKey};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio::time::sleep;
 
-use crate::warehouse::Counter;
-use crate::{LEASE, WAIT};
+use crate::LEASE;
 
 const ORDERS: &str = "/orders/{item}";
+/// Longer than the lease, so that a request that waits for a dead replica's lock gets it.
+const WAIT: Duration = Duration::from_secs(3);
 /// How long the service works between reading and writing.
 pub(crate) const MOMENT: Duration = Duration::from_millis(20);
 /// More waiting requests per item are refused at once.
 const QUEUE: usize = 12;
-
-/// The header with the number that the proxy gives to each request.
+/// The header with the number that the street gives to each request.
 pub(crate) const REQUEST: &str = "x-request";
 
 /// The part of a replica that has a process of its own.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Part {
-    pub(crate) name: String,
+    pub(crate) place: Place,
     pub(crate) warehouse: String,
-    pub(crate) mongodb: String,
-    pub(crate) database: String,
     pub(crate) locked: bool,
 }
 
@@ -67,11 +64,14 @@ async fn order(
     held: Option<HeldLock>,
     headers: HeaderMap,
 ) -> Result<String, StatusCode> {
-    let counter = counter(&shop, &item, held, &headers);
-    let sold = counter.read().await.ok_or(StatusCode::BAD_GATEWAY)?;
+    let counter = shop.counter(&item, held, &headers, false);
+    let sold = shop.read(&counter).await?;
     sleep(MOMENT).await;
-    counter.write(sold + 1).await.ok_or(StatusCode::BAD_GATEWAY)?;
-    Ok((sold + 1).to_string())
+    let written = shop.client.call(Method::PUT, &counter, (sold + 1).to_string()).await;
+    match written {
+        Ok(answer) if answer.status().is_success() => Ok((sold + 1).to_string()),
+        _ => Err(StatusCode::BAD_GATEWAY),
+    }
 }
 
 /// Looks twice how many pieces were sold.
@@ -81,41 +81,40 @@ async fn look(
     held: Option<HeldLock>,
     headers: HeaderMap,
 ) -> Result<String, StatusCode> {
-    let counter = counter(&shop, &item, held, &headers).only_reading();
-    let before = counter.read().await.ok_or(StatusCode::BAD_GATEWAY)?;
+    let counter = shop.counter(&item, held, &headers, true);
+    let before = shop.read(&counter).await?;
     sleep(MOMENT).await;
-    let after = counter.read().await.ok_or(StatusCode::BAD_GATEWAY)?;
+    let after = shop.read(&counter).await?;
     Ok(format!("{before} {after}"))
 }
 
-/// The counter of an item, for a request.
-fn counter<'a>(shop: &'a Shop, item: &str, held: Option<HeldLock>, headers: &HeaderMap) -> Counter<'a> {
-    let request = headers.get(REQUEST).and_then(|number| number.to_str().ok()).unwrap_or("0");
-    let token = held.map_or(0, |held| held.fencing_token().get());
-    Counter::new(&shop.client, (&shop.warehouse, item), (request, &shop.name, token))
-}
+impl Shop {
+    /// The address of the counter of an item. It says who asks, for the display.
+    fn counter(&self, item: &str, held: Option<HeldLock>, headers: &HeaderMap, reads: bool) -> String {
+        let Self { name, warehouse, .. } = self;
+        let request = headers.get(REQUEST).and_then(|number| number.to_str().ok()).unwrap_or("0");
+        let token = held.map_or(0, |held| held.fencing_token().get());
+        format!("{warehouse}/sold/{item}?request={request}&replica={name}&token={token}&reads={reads}")
+    }
 
-/// Locks on MongoDB, and their client, which must be shut down before the program ends.
-pub(crate) async fn on_mongodb(
-    uri: &str,
-    database: &str,
-    owner: &str,
-) -> Result<(MongoProvider, MongoClient), Failure> {
-    let client = Database::client(uri).await?;
-    let lease = LeaseOptions::new().ttl(LEASE);
-    let locks = MongoProvider::builder(client.database(database)).lease(lease).owner(owner).build()?;
-    locks.prepare().await?;
-    Ok((locks, client))
+    async fn read(&self, counter: &str) -> Result<u64, StatusCode> {
+        let answer = self.client.call(Method::GET, counter, String::new()).await;
+        let answer = answer.map_err(|_| StatusCode::BAD_GATEWAY)?;
+        String::from_utf8_lossy(answer.body()).parse().map_err(|_| StatusCode::BAD_GATEWAY)
+    }
 }
 
 /// Runs the replica of this process until the parent stops it. Reports its address.
-pub(crate) async fn play(part: Part, orders: Orders) -> Result<(), Failure> {
-    let (locks, client) = on_mongodb(&part.mongodb, &part.database, &part.name).await?;
-    let router = router(&part.name, &part.warehouse, part.locked.then(|| locks.clone()))?;
+pub(crate) async fn play(name: String, part: Part, orders: Orders) -> Result<(), Failure> {
+    let database = part.place.open().await?;
+    let lease = LeaseOptions::new().ttl(LEASE);
+    let locks = MongoProvider::builder(database.clone()).lease(lease).owner(&*name).build()?;
+    locks.prepare().await?;
+    let router = router(&name, &part.warehouse, part.locked.then(|| locks.clone()))?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     report(&format!("http://{}", listener.local_addr()?));
     axum::serve(listener, router).with_graceful_shutdown(orders.end()).await?;
     locks.close().await?;
-    client.shutdown().await;
+    shut_down(database).await;
     Ok(())
 }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_api::lead::{Led, Term};
-use distlock_api::{LeaseOptions, LockProvider, LockProviderExt};
-use distlock_examples::{Database, Failure, Orders, report};
+use distlock_api::{LeaseOptions, LockProvider};
+use distlock_examples::{Failure, Orders, Place, report, shut_down};
 use distlock_mongo::mongodb::Collection;
 use distlock_mongo::mongodb::bson::{Document, doc};
 use distlock_mongo::{Fence, Fenced, MongoProvider};
+use distlock_recipes::lead::{LeadExt, Led, Term};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
@@ -21,17 +21,15 @@ use crate::{KEY, REGISTER, REGISTERS};
 const PAUSE: Duration = Duration::from_millis(40);
 
 /// The part of a candidate.
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Part {
-    pub(crate) name: String,
-    pub(crate) mongodb: String,
-    pub(crate) database: String,
+    pub(crate) place: Place,
     pub(crate) fenced: bool,
     pub(crate) lease: Duration,
 }
 
 /// What the parent orders the leader to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 pub(crate) enum Order {
     /// Stop before the next write, until another order.
     Stop,
@@ -42,22 +40,13 @@ pub(crate) enum Order {
 /// What a candidate reports, with its term.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum Report {
-    Leads {
-        term: i64,
-    },
+    Leads(i64),
     /// The database has confirmed it.
-    Wrote {
-        term: i64,
-    },
-    /// Nothing was written: a later leader had.
-    Refused {
-        term: i64,
-        newest: u64,
-    },
+    Wrote(i64),
+    /// Nothing was written: a later leader had, in this term.
+    Refused(i64, u64),
     /// Directly before a write. It looks at nothing else until it has written.
-    Stops {
-        term: i64,
-    },
+    Stops(i64),
     /// After the end of the task, and the release.
     Resigned,
 }
@@ -84,11 +73,11 @@ impl Writer {
         };
         match written {
             Fenced::FencedOff { newest } => {
-                report(&Report::Refused { term: number, newest: newest.get() });
+                report(&Report::Refused(number, newest.get()));
                 Err(format!("a later leader has written, in term {newest}").into())
             }
             Fenced::Accepted(()) | Fenced::NoDocument => {
-                report(&Report::Wrote { term: number });
+                report(&Report::Wrote(number));
                 Ok(())
             }
         }
@@ -97,7 +86,7 @@ impl Writer {
     /// The task of the leader.
     async fn lead(self, term: Term, orders: Arc<Mutex<Orders>>) -> Result<(), Failure> {
         let number = i64::try_from(term.fencing_token().get())?;
-        report(&Report::Leads { term: number });
+        report(&Report::Leads(number));
         let mut orders = orders.lock().await;
         loop {
             let order = tokio::select! {
@@ -110,9 +99,9 @@ impl Writer {
             match order {
                 Some(Order::Resign) => return Ok(()),
                 Some(Order::Stop) => {
-                    report(&Report::Stops { term: number });
+                    report(&Report::Stops(number));
                     // It does not yield, so nothing can drop it. The parent stops the process here.
-                    let _: Option<Order> = block_in_place(|| Handle::current().block_on(orders.next()))?;
+                    let _: Option<()> = block_in_place(|| Handle::current().block_on(orders.next()))?;
                     // Sent whatever happens to this task, as a request that is already on its way.
                     let late = tokio::spawn(self.clone().write(term.clone()));
                     late.await??;
@@ -125,18 +114,17 @@ impl Writer {
 }
 
 /// Campaigns until the parent stops this process, or has it resign.
-pub(crate) async fn play(part: Part, orders: Orders) -> Result<(), Failure> {
-    let client = Database::client(&part.mongodb).await?;
-    let database = client.database(&part.database);
+pub(crate) async fn play(name: String, part: Part, orders: Orders) -> Result<(), Failure> {
+    let database = part.place.open().await?;
     let locks = MongoProvider::builder(database.clone()).lease(LeaseOptions::new().ttl(part.lease)).build()?;
-    let writer = Writer { name: part.name.clone(), register: database.collection(REGISTERS), fenced: part.fenced };
+    let writer = Writer { name: name.clone(), register: database.collection(REGISTERS), fenced: part.fenced };
     let (stopped, orders) = (orders.end(), Arc::new(Mutex::new(orders)));
-    let candidate = locks.lead(KEY).owner(&*part.name).until(stopped);
+    let candidate = locks.lead(KEY).owner(&*name).until(stopped);
     let led = candidate.run(|term| writer.clone().lead(term, Arc::clone(&orders))).await?;
     if led == Led::Finished(()) {
         report(&Report::Resigned);
     }
     locks.close().await?;
-    client.shutdown().await;
+    shut_down(database).await;
     Ok(())
 }

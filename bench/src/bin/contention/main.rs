@@ -135,10 +135,11 @@ async fn write_all(options: &Options, deployment: &Deployment, postgres: Option<
         figures,
     };
 
-    let table = markdown::page(&results);
-    print!("{table}");
+    let (table, measured) = (markdown::page(&results), markdown::measured(&results));
+    print!("{table}\n{measured}");
     written(&out.join("results.json"), &serde_json::to_vec_pretty(&results)?)?;
     written(&out.join("results.md"), table.as_bytes())?;
+    written(&out.join("measured.md"), measured.as_bytes())?;
     for file in plot::draw(&results, out)? {
         eprintln!("wrote {file}");
     }

@@ -1,11 +1,11 @@
-//! The table.
+//! The pages.
 
 use std::fmt::Write;
 
 use super::machine::Machine;
 use super::{Figure, Results};
 
-/// A page with the verdicts first and everything that was measured after them.
+/// Returns the page of the verdicts.
 pub fn page(results: &Results) -> String {
     let mut page = String::from("# Benchmark results\n\n");
     page.push_str(&machine(&results.machine));
@@ -19,8 +19,13 @@ pub fn page(results: &Results) -> String {
     for figure in &results.figures {
         verdicts(&mut page, figure);
     }
-    page.push_str(
-        "\n## Everything measured\n\nMedians over the rounds; the least and the greatest round in parentheses.\n",
+    page
+}
+
+/// Returns the page of everything that was measured.
+pub fn measured(results: &Results) -> String {
+    let mut page = String::from(
+        "# Everything measured\n\nMedians over the rounds; the least and the greatest round in parentheses.\n",
     );
     for figure in &results.figures {
         details(&mut page, figure);
@@ -64,7 +69,7 @@ fn verdicts(page: &mut String, figure: &Figure) {
 }
 
 fn details(page: &mut String, figure: &Figure) {
-    let _ = write!(page, "\n### {} {}\n\n`{}`\n\n", figure.id, figure.title, figure.command);
+    let _ = write!(page, "\n## {} {}\n\n`{}`\n\n", figure.id, figure.title, figure.command);
     if !figure.measurements.is_empty() {
         page.push_str("| contender | what | value |\n|---|---|---|\n");
     }

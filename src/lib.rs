@@ -70,7 +70,7 @@
 //! }
 //! ```
 //!
-//! * **Leadership:** [`lead`](LockProviderExt::lead) runs a task on one server of the fleet, until it
+//! * **Leadership:** [`lead`](lead::LeadExt::lead) runs a task on one server of the fleet, until it
 //!   resigns or dies.
 //! * **Errors:** [`LockError`]. A wait that ended without the lock is
 //!   [`is_not_granted`](LockError::is_not_granted).
@@ -128,11 +128,12 @@
 //!
 //! | feature | what it adds |
 //! |---|---|
-//! | – | [`LockProvider`] and [`LockProviderExt`], [`LockGuard`], keys, errors, fencing tokens, administration ([`LockAdmin`]), and the wrappers [`Namespaced`] and [`Instrumented`] |
+//! | – | [`LockProvider`] and [`LockProviderExt`], [`LockGuard`], keys, errors, fencing tokens, administration ([`LockAdmin`]), the wrappers [`Namespaced`] and [`Instrumented`], and the recipes [`once`] and [`lead`] |
 //! | `memory` (default) | `memory`: locks of one process, and a store for tests |
 //! | `mongodb` | `mongodb`: locks of many processes on MongoDB 6.0 or later, as records of their own or as fields of documents. Begin with `MongoProvider::connect(uri)` |
-//! | `tower` | `tower`: a layer that lets one request per key through, and one that processes each `Idempotency-Key` once |
-//! | `axum` | the same with keys from axum's routes, and an extractor for the lock |
+//! | `tower` | `tower`: a layer that lets one request per key through |
+//! | `idempotency` | `idempotency`: a layer that processes each HTTP request with an `Idempotency-Key` once |
+//! | `axum` | both layers with keys from axum's routes, and an extractor for the lock |
 //! | `blocking` | `blocking`: locks for code without `async` |
 //! | `metrics` | counters and histograms of locks and requests, through the `metrics` facade |
 //! | `serde` | keys, tokens and options to and from text |
@@ -144,11 +145,12 @@
 //! |---|---|---|
 //! | `distlock` | this facade | those of its features |
 //! | `distlock-api` | traits, guards, keys, errors, options, wrappers; re-exported here | – |
+//! | `distlock-recipes` | work that is done once, leadership, idempotent requests; re-exported here | `distlock-api` |
 //! | `distlock-engine` | `LeaseStore`, and the engine that waits, renews and cleans up | `distlock-api` |
-//! | `distlock-memory` | the in-memory backend, and the store for tests | `distlock-api`, `distlock-engine` |
-//! | `distlock-mongo` | the MongoDB backend, and locks in documents | `distlock-api`, `distlock-engine` |
+//! | `distlock-memory` | the in-memory backend, and the store for tests | `distlock-recipes`, `distlock-engine` |
+//! | `distlock-mongo` | the MongoDB backend, and locks in documents | `distlock-recipes`, `distlock-engine` |
 //! | `distlock-tower` | the middleware | `distlock-api` |
-//! | `distlock-conformance` | the test suite for backends | `distlock-api`, `distlock-engine` |
+//! | `distlock-conformance` | the test suite for backends | `distlock-recipes`, `distlock-engine` |
 
 #[cfg(feature = "blocking")]
 pub mod blocking;
@@ -157,6 +159,12 @@ pub mod guide;
 
 #[doc(inline)]
 pub use distlock_api::*;
+
+#[cfg(feature = "idempotency")]
+#[doc(inline)]
+pub use distlock_recipes::idempotency;
+#[doc(inline)]
+pub use distlock_recipes::{lead, once, prelude};
 
 #[cfg(feature = "memory")]
 #[doc(inline)]

@@ -18,7 +18,7 @@ enum Kind {
 /// The metrics that the packages register, from their source.
 fn registered() -> BTreeMap<String, Kind> {
     let mut metrics = BTreeMap::new();
-    for package in ["lock-api", "lock-engine", "lock-tower"] {
+    for package in ["lock-api", "lock-engine", "lock-recipes", "lock-tower"] {
         collect(&Path::new(env!("CARGO_MANIFEST_DIR")).join(package).join("src"), &mut metrics);
     }
     metrics

@@ -12,6 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use distlock::blocking;
+use distlock::lead::LeadExt;
 use distlock::memory::{MemoryOnce, MemoryProvider, MemoryStore};
 use distlock::once::OnceProviderExt;
 use distlock::{

@@ -7,6 +7,7 @@
 //! | [`untrusted_keys`] | What if keys come from outside? |
 //! | [`operating`] | What do I measure, when do I alert, what do I do about a stuck lock? |
 #![cfg_attr(feature = "memory", doc = "| [`testing`] | How do I test code that uses locks, without a server? |")]
+#![cfg_attr(feature = "mongodb", doc = "| [`styles`] | Where do locks in MongoDB live, and what reaches the server? |")]
 #![cfg_attr(feature = "mongodb", doc = "| [`failover`] | What do my users see when MongoDB's primary changes? |")]
 #![cfg_attr(feature = "mongodb", doc = "| [`errors`] | What does this error of MongoDB mean, and what do I do? |")]
 #![cfg_attr(feature = "mongodb", doc = "| [`sizing`] | How many keys, waiters, processes and commands per second? |")]
@@ -55,6 +56,10 @@ pub mod untrusted_keys {}
 ///
 /// </details>
 pub mod operating {}
+
+#[cfg(feature = "mongodb")]
+#[doc = include_str!("styles.md")]
+pub mod styles {}
 
 #[cfg(feature = "mongodb")]
 #[doc = include_str!("failover.md")]

@@ -111,21 +111,26 @@ impl<T: Send + 'static> Call<T> {
         self.sending().map(|sent| sent.at)
     }
 
-    /// Leaves the line, if the request is still in it. Returns the error to report if it was not
-    /// sent and will not be.
-    fn leave(&mut self) -> Option<LockError> {
+    /// Leaves the line, if the request is still in it. Returns whether it was not sent, and will
+    /// not be.
+    fn leave(&mut self) -> bool {
         if let Stage::InLine { line, sending, .. } = &mut self.stage {
             line.leave();
             // From here on it is not sent.
             sending.close();
-            self.stage = match sending.try_recv() {
-                Ok(sent) => Stage::Sent(sent),
-                Err(_) => Stage::NotSent(line.overload()),
-            };
+            if let Ok(sent) = sending.try_recv() {
+                self.stage = Stage::Sent(sent);
+            }
         }
+        !matches!(self.stage, Stage::Sent(_))
+    }
+
+    /// Returns the error of a request that was not sent.
+    fn not_sent(&self) -> Option<LockError> {
         match &self.stage {
+            Stage::InLine { line, .. } => Some(overloaded(line.overload())),
             Stage::NotSent(overload) => Some(overloaded(*overload)),
-            Stage::Sent(_) | Stage::InLine { .. } => None,
+            Stage::Sent(_) => None,
         }
     }
 }
@@ -206,18 +211,16 @@ impl<T: Send + 'static> InFlight<T> {
         Some(Answered { sent, answer })
     }
 
-    /// Leaves the line with a call that has not been sent. Returns the error to report, if there
-    /// was one.
-    pub(crate) fn leave_line(&mut self) -> Option<LockError> {
-        let not_sent = self.0.as_mut()?.leave()?;
-        self.0 = None;
-        Some(not_sent)
+    /// Leaves the line with a call that has not been sent.
+    pub(crate) fn leave_line(&mut self) {
+        drop(self.0.take_if(Call::leave));
     }
 
     /// Returns the error for a caller that leaves without an answer. A call in line leaves the
     /// line; one that was sent stays.
     pub(crate) fn leave_unanswered(&mut self, store: &dyn LeaseStore) -> LockError {
-        self.leave_line().unwrap_or_else(|| {
+        let not_sent = self.0.take_if(Call::leave).and_then(|call| call.not_sent());
+        not_sent.unwrap_or_else(|| {
             let sent = self.0.as_ref().and_then(Call::sent_at);
             not_answered(store, sent.map(|sent| sent.elapsed()).unwrap_or_default())
         })

@@ -185,7 +185,7 @@ impl Permits {
 
     /// Stands in these lanes, and leaves all others.
     fn wait_for(&mut self, lanes: &Lanes, full: &[Lane]) {
-        self.unused.drain(..).for_each(|(_, permit)| permit.unused());
+        self.unused.clear();
         self.in_line.retain(|(lane, _)| full.contains(lane));
         for &lane in full {
             if self.in_line.iter().any(|(of, _)| *of == lane) {
@@ -213,11 +213,9 @@ impl Permits {
 /// Gives a permit to the keeper that stands in line for it.
 fn send_permit(mut requests: Vec<Box<dyn Any + Send>>, permit: Permit) {
     let request = requests.pop().and_then(|request| request.downcast::<(Lane, mpsc::UnboundedSender<_>)>().ok());
-    if let Some((lane, sender)) = request.map(|request| *request)
-        && let Err(refused) = sender.send((lane, permit))
-    {
-        // The keeper has ended.
-        refused.0.1.unused();
+    if let Some((lane, sender)) = request.map(|request| *request) {
+        // If the keeper has ended, the permit comes back.
+        drop(sender.send((lane, permit)));
     }
 }
 
@@ -230,7 +228,7 @@ async fn renew(engine: Weak<Engine>, store: Arc<dyn LeaseStore>, bound: Duration
     // to the next guard: a lease that never arrives must not stay closed for ever.
     items.retain(|item| !matches!(item, Item::Lease(lease) if !lease.is_kept()));
     if items.is_empty() {
-        return permit.unused();
+        return;
     }
     let now = clock::now();
     let patience = items.iter().map(|item| item.patience(&now)).min().unwrap_or(bound);
@@ -244,7 +242,7 @@ async fn renew(engine: Weak<Engine>, store: Arc<dyn LeaseStore>, bound: Duration
         Some(answer) => answer.unwrap_or_else(failed),
         None => failed(LockError::timeout(Phase::Request, "no answer to a renewal")),
     };
-    drop(permit);
+    permit.answered();
     if let Some(engine) = engine.upgrade() {
         engine.record_answers(sent, &items, standings);
     }

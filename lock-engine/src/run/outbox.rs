@@ -343,7 +343,7 @@ async fn call<R: Request>(waiting: Vec<Waiting<R>>, permit: Permit) {
         }
     }
     // All callers may have left.
-    let Some(outbox) = outbox else { return permit.unused() };
+    let Some(outbox) = outbox else { return };
     if let (Some(kind), true) = (R::KIND, is_batch) {
         outbox.batch_sent(kind, &waited);
     }
@@ -356,7 +356,7 @@ async fn call<R: Request>(waiting: Vec<Waiting<R>>, permit: Permit) {
     let replies = guarded(async { Ok(R::batch(requests, store).await) }).await;
     let replies = replies.unwrap_or_else(|error| answers.iter().map(|_| Err(error.clone())).collect());
     // The next requests go before the callers of these are woken.
-    drop(permit);
+    permit.answered();
     let missing = || {
         let message = "the lease store left an answer of a batch out: a backend must give one for each request";
         Err(LockError::new(ErrorKind::Other, message).outcome_unknown())
@@ -378,9 +378,9 @@ async fn send_alone<R: Request>(
     let reply = tokio::select! {
         biased;
         reply = guarded(request.single(store)) => reply,
-        () = answer.closed() => return,
+        () = answer.closed() => return permit.unanswered(),
     };
-    drop(permit);
+    permit.answered();
     contained(|| drop(answer.send(reply)));
 }
 

@@ -11,12 +11,11 @@ use std::any::Any;
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 use distlock_api::style::contained;
 use tokio::time::Instant;
 
-use self::queue::{Batch, Enter, Queue, Rank};
+use self::queue::{Batch, Ended, Enter, Queue, Rank};
 pub(crate) use self::queue::{Entry, Home, Lane, Overload};
 use crate::metrics;
 use crate::store::ProviderId;
@@ -28,10 +27,10 @@ use crate::store::ProviderId;
 /// [`LeaseStore::lanes`](super::LeaseStore::lanes). Clones share everything: stores that share
 /// connections return clones of one.
 ///
-/// * Renewals go first and may use all permits; releases go before acquisitions. Acquisitions never
-///   use the last quarter of the permits, at least one. Acquisitions and releases together never
-///   use the last eighth, at least one. While acquisitions wait, releases leave them a quarter.
-///   With a single permit all take turns.
+/// * Renewals go first and may use all permits; then go refreshes of tickets, then releases, then
+///   acquisitions. Acquisitions never use the last quarter of the permits, at least one. All that
+///   are no renewals together never use the last eighth, at least one. While acquisitions wait,
+///   releases leave them a quarter. With a single permit all take turns.
 /// * A request in line is removed when its caller leaves. It is not sent if its answer would come
 ///   too late for its caller: if less time is left than the recent duration of such calls and a
 ///   quarter of it, at most 250 ms more.
@@ -171,7 +170,7 @@ impl Drop for SetAside {
     }
 }
 
-/// The right to have one call in flight. Dropping it passes it on.
+/// The right to have one call in flight. Dropping it passes it on, as one without a call.
 pub(crate) struct Permit {
     lanes: Option<Lanes>,
     lane: Lane,
@@ -184,24 +183,27 @@ impl Permit {
         Self { lanes: Some(lanes.clone()), lane, home, since: Instant::now() }
     }
 
-    /// Passes the permit on. `took` is the duration of the call, `None` if there was no call, which
-    /// says nothing about how long calls take.
-    fn pass_on(&mut self, took: Option<Duration>) {
+    fn pass_on(&mut self, call: Ended) {
         if let Some(lanes) = self.lanes.take() {
-            lanes.state().queue.ended(self.lane, self.home, took);
+            lanes.state().queue.ended(self.lane, self.home, call);
             lanes.pass_on();
         }
     }
 
-    /// Passes the permit on without a call.
-    pub(crate) fn unused(mut self) {
-        self.pass_on(None);
+    /// The call has been answered.
+    pub(crate) fn answered(mut self) {
+        self.pass_on(Ended::After(self.since.elapsed()));
+    }
+
+    /// The caller has left before the answer.
+    pub(crate) fn unanswered(mut self) {
+        self.pass_on(Ended::Unanswered(self.since.elapsed()));
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.pass_on(Some(self.since.elapsed()));
+        self.pass_on(Ended::Unused);
     }
 }
 

@@ -34,7 +34,7 @@ const HURRY: Duration = Duration::from_secs(1);
 pub(crate) enum Lane {
     /// Renewals of leases: they may use every permit.
     Renew,
-    /// Refreshes of tickets, and queries for waiters.
+    /// Refreshes of tickets, and queries for waiters: one for each lease with a waiter may come.
     Refresh,
     /// Releases, withdrawals, and writes under a lease.
     Release,
@@ -96,6 +96,17 @@ pub(crate) struct Overload {
 /// The order of the requests: the deadline, cut off after [`HURRY`], and a number.
 pub(crate) type Rank = (Instant, u64);
 
+/// How a call has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// It was answered after this time.
+    After(Duration),
+    /// Its caller left after this time. It says only that such calls take longer.
+    Unanswered(Duration),
+    /// Nothing was sent.
+    Unused,
+}
+
 /// What becomes of a request that enters.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Enter {
@@ -135,8 +146,8 @@ struct Requests<J> {
     homes: HashMap<Home, Line<J>, FixedState>,
     /// How many requests wait.
     waiting: usize,
-    /// Whether one of them waits for a permit. The others wait for company only.
-    is_crowded: bool,
+    /// Since when one of them has waited for a permit. The others wait for company only.
+    crowded_since: Option<Instant>,
     /// The duration of a call.
     duration: Average,
     /// The time from one start to the next while requests wait for permits.
@@ -165,7 +176,7 @@ impl<J> Default for Requests<J> {
             in_flight: 0,
             homes: HashMap::default(),
             waiting: 0,
-            is_crowded: false,
+            crowded_since: None,
             duration: Average::default(),
             interval: Average::default(),
             last_start: None,
@@ -220,8 +231,8 @@ impl<J> Queue<J> {
     /// Returns how many permits this lane and the less urgent ones may use together.
     fn share(&self, lane: Lane) -> usize {
         let reserved = match lane {
-            Lane::Renew | Lane::Refresh => 0,
-            Lane::Release => (self.at_once() / 8).max(1),
+            Lane::Renew => 0,
+            Lane::Refresh | Lane::Release => (self.at_once() / 8).max(1),
             Lane::Acquire => (self.at_once() / 4).max(1),
         };
         self.at_once().saturating_sub(reserved).max(1)
@@ -235,7 +246,7 @@ impl<J> Queue<J> {
     /// Returns how many permits releases may use. Waiting acquisitions get a quarter: withdrawals
     /// of those that timed out must not fill a server that has become fast again.
     fn releases_at_once(&self) -> usize {
-        let for_acquisitions = if self.lane(Lane::Acquire).is_crowded { (self.at_once() / 4).max(1) } else { 0 };
+        let for_acquisitions = if self.lane(Lane::Acquire).is_crowded() { (self.at_once() / 4).max(1) } else { 0 };
         self.share(Lane::Release).saturating_sub(for_acquisitions).max(1)
     }
 
@@ -254,12 +265,12 @@ impl<J> Queue<J> {
     pub(crate) fn enter(&mut self, entry: Entry, now: Instant, job: impl FnOnce() -> J) -> Enter {
         let Entry { lane, home, most, deadline, .. } = entry;
         let has_room = self.has_room(lane);
-        if has_room && !self.lane(lane).is_crowded && self.lane(lane).goes_alone(&entry) {
+        if has_room && !self.lane(lane).is_crowded() && self.lane(lane).goes_alone(&entry) {
             self.lane_mut(lane).start(home, most, now);
             return Enter::Start;
         }
         let rank = (deadline.map_or(now + HURRY, |deadline| deadline.min(now + HURRY)), self.last_number + 1);
-        if !has_room || self.lane(lane).is_crowded {
+        if !has_room || self.lane(lane).is_crowded() {
             let deadline = deadline.filter(|_| entry.is_refusable);
             let overload = deadline.map(|_| self.overload(lane, home, rank, now));
             if let Some((overload, deadline)) = overload.zip(deadline)
@@ -276,14 +287,16 @@ impl<J> Queue<J> {
         line.most = most;
         line.is_ready |= !entry.in_group;
         line.waiting.insert(rank, Waiting { deadline, job: job() });
-        requests.is_crowded |= !has_room && requests.front().is_some();
+        if !has_room && requests.front().is_some() {
+            requests.crowded_since.get_or_insert(now);
+        }
         Enter::InLine { rank, due }
     }
 
     /// Returns whether there is a permit for a call that takes no request out of the line, and uses
     /// it. [`ended`](Self::ended) must be called then.
     pub(crate) fn try_start(&mut self, lane: Lane, home: Home, now: Instant) -> bool {
-        let free = !self.lane(lane).is_crowded && self.has_room(lane);
+        let free = !self.lane(lane).is_crowded() && self.has_room(lane);
         if free {
             self.lane_mut(lane).start(home, 1, now);
         }
@@ -316,16 +329,20 @@ impl<J> Queue<J> {
         Some(left.job)
     }
 
-    /// A call has ended after this time; `None` if nothing was sent.
-    pub(crate) fn ended(&mut self, lane: Lane, home: Home, took: Option<Duration>) {
+    /// A call has ended.
+    pub(crate) fn ended(&mut self, lane: Lane, home: Home, call: Ended) {
         let requests = self.lane_mut(lane);
         requests.in_flight -= 1;
         if let Some(line) = requests.homes.get_mut(&home) {
             line.under_way -= 1;
         }
         requests.left(home, 0);
-        if let Some(took) = took {
-            requests.duration.add_warily(took);
+        match call {
+            Ended::After(took) => requests.duration.add_warily(took),
+            Ended::Unanswered(after) if requests.duration.mean.is_none_or(|mean| after > mean) => {
+                requests.duration.add_warily(after);
+            }
+            Ended::Unanswered(_) | Ended::Unused => {}
         }
     }
 
@@ -334,14 +351,14 @@ impl<J> Queue<J> {
         let fronts = Lane::ALL.map(|lane| self.lane(lane).front());
         // Before any of them: releases leave room for acquisitions that wait for a permit.
         for (requests, front) in self.lanes.iter_mut().zip(&fronts) {
-            requests.is_crowded &= front.is_some();
+            requests.crowded_since.take_if(|_| front.is_none());
         }
         for (lane, front) in Lane::ALL.into_iter().zip(fronts) {
             let Some(home) = front else { continue };
             if self.has_room(lane) {
                 return Some(self.lane_mut(lane).take(lane, home, now));
             }
-            self.lane_mut(lane).is_crowded = true;
+            self.lane_mut(lane).crowded_since.get_or_insert(now);
         }
         None
     }
@@ -365,13 +382,22 @@ impl<J> Queue<J> {
         let interval = requests.interval.mean.filter(|_| in_line > 0).unwrap_or_else(|| self.spread(lane));
         let ahead = u32::try_from(in_line).unwrap_or(u32::MAX);
         // A line that has not moved for some time adds at least that time.
-        let stands = requests.last_start.filter(|_| in_line > 0).map_or(Duration::ZERO, |start| now - start);
+        let stands = requests.moved().filter(|_| in_line > 0).map_or(Duration::ZERO, |moved| now - moved);
         let wait = interval.saturating_mul(ahead).saturating_add(stands.max(interval));
         Overload { in_line, at_once: self.at_once(), wait, takes: requests.duration.recent() }
     }
 }
 
 impl<J> Requests<J> {
+    fn is_crowded(&self) -> bool {
+        self.crowded_since.is_some()
+    }
+
+    /// Returns when the line for permits moved last, or when it began; `None` without one.
+    fn moved(&self) -> Option<Instant> {
+        self.crowded_since.map(|since| self.last_start.map_or(since, |start| start.max(since)))
+    }
+
     /// Returns whether a request goes at once if there is room.
     fn goes_alone(&self, entry: &Entry) -> bool {
         let line = self.homes.get(&entry.home);
@@ -388,7 +414,7 @@ impl<J> Requests<J> {
     /// Takes the next requests of a home out of its line. What could not be answered in time is not
     /// sent, if it has waited for a permit.
     fn take(&mut self, lane: Lane, home: Home, now: Instant) -> Batch<J> {
-        let needs = if self.is_crowded { self.needs() } else { Duration::ZERO };
+        let needs = if self.is_crowded() { self.needs() } else { Duration::ZERO };
         let (mut jobs, mut late) = (Vec::new(), Vec::new());
         let line = self.homes.entry(home).or_default();
         let most = line.most;
@@ -401,7 +427,9 @@ impl<J> Requests<J> {
         }
         let taken = jobs.len() + late.len();
         if !jobs.is_empty() {
-            if let Some(last) = self.last_start.filter(|_| self.is_crowded) {
+            // From one start to the next: how long the line had to wait for its first one says
+            // nothing about its pace.
+            if let Some((_, last)) = self.crowded_since.zip(self.last_start).filter(|(since, last)| last >= since) {
                 self.interval.add(now - last);
             }
             self.start(home, most, now);
@@ -421,7 +449,8 @@ impl<J> Requests<J> {
     /// So many requests have left the line of a home, or one of its calls has ended.
     fn left(&mut self, home: Home, requests: usize) {
         self.waiting -= requests;
-        self.is_crowded &= self.waiting > 0;
+        let is_empty = self.waiting == 0;
+        self.crowded_since.take_if(|_| is_empty);
         let Some(line) = self.homes.get_mut(&home) else { return };
         if line.waiting.is_empty() {
             line.is_ready = false;
@@ -455,11 +484,11 @@ impl<J> Line<J> {
     }
 }
 
-/// A moving average.
+/// A moving average, and the last two values.
 #[derive(Clone, Copy, Default)]
 struct Average {
     mean: Option<Duration>,
-    last: Duration,
+    last: [Duration; 2],
 }
 
 impl Average {
@@ -475,13 +504,15 @@ impl Average {
     }
 
     fn mix(&mut self, value: Duration, parts: u32) {
-        self.last = value;
+        self.last = [self.mean.map_or(value, |_| self.last[1]), value];
         self.mean = Some(self.mean.map_or(value, |mean| (mean * (parts - 1) + value) / parts));
     }
 
-    /// Returns the mean, or the last value if that is smaller: an improvement counts at once.
+    /// Returns the mean, or one of the last two values if that is smaller. An improvement counts at
+    /// once, and a single slow call not at all: it would make all that wait late.
     fn recent(self) -> Duration {
-        self.mean.map_or(Duration::ZERO, |mean| mean.min(self.last))
+        let [before, last] = self.last;
+        self.mean.map_or(Duration::ZERO, |mean| mean.min(before).min(last))
     }
 }
 

@@ -57,7 +57,7 @@ impl World {
     }
 
     fn ended(&mut self, entry: Entry, took: u32) {
-        self.queue.ended(entry.lane, entry.home, Some(MS * took));
+        self.queue.ended(entry.lane, entry.home, Ended::After(MS * took));
     }
 
     fn next(&mut self) -> Vec<u32> {
@@ -297,8 +297,69 @@ async fn a_permit_without_a_call_says_nothing_about_durations() {
     world.ended(entry, 1000);
     assert!(world.queue.lane(Lane::Acquire).needs() > MS * 1000);
     assert!(world.starts(entry));
-    world.queue.ended(entry.lane, entry.home, None);
+    world.queue.ended(entry.lane, entry.home, Ended::Unused);
     assert_eq!(world.queue.lane(Lane::Acquire).needs(), MS * 1250);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_caller_left_says_only_that_calls_take_longer() {
+    let mut world = World::new(4);
+    let entry = world.alone(Lane::Acquire);
+    let needs = |world: &World| world.queue.lane(Lane::Acquire).needs();
+    world.fill(Lane::Acquire);
+    world.queue.ended(entry.lane, entry.home, Ended::Unanswered(MS * 400));
+    assert_eq!(needs(&world), MS * 500);
+    world.queue.ended(entry.lane, entry.home, Ended::Unanswered(MS));
+    assert_eq!(needs(&world), MS * 500);
+}
+
+/// It takes two to show that the store is slow.
+#[tokio::test(start_paused = true)]
+async fn one_slow_call_makes_nothing_late() {
+    let mut world = World::new(1);
+    let entry = Entry { is_refusable: true, ..world.alone(Lane::Acquire) };
+    let mut takes = |millis: u32| {
+        assert!(world.starts(entry));
+        world.now += MS * millis;
+        world.ended(entry, millis);
+        world.queue.lane(Lane::Acquire).needs()
+    };
+    for _ in 0..10 {
+        takes(4);
+    }
+    assert_eq!([takes(10_000), takes(4), takes(10_000)], [MS * 5; 3]);
+    assert!(takes(10_000) > MS * 5000);
+    assert_eq!(takes(4), MS * 5, "an improvement counts at once");
+}
+
+/// A line begins to move when it begins, not when the call before it did.
+#[tokio::test(start_paused = true)]
+async fn the_time_without_a_line_says_nothing_about_its_pace() {
+    let mut world = World::new(2);
+    let entry = Entry { is_refusable: true, ..world.alone(Lane::Acquire) };
+    assert!(world.starts(entry));
+    world.ended(entry, 10);
+    world.now += MS * 60_000;
+    let renew = world.alone(Lane::Renew);
+    assert_eq!(world.fill(Lane::Renew), 2);
+    world.waits(world.within(entry, 1000), 1);
+    world.waits(world.within(entry, 1000), 2);
+    world.now += MS * 50;
+    world.ended(renew, 50);
+    assert_eq!(world.next(), [1]);
+    assert_eq!(world.queue.lane(Lane::Acquire).interval.mean, None);
+    world.now += MS * 10;
+    world.ended(entry, 10);
+    assert_eq!(world.next(), [2]);
+    assert_eq!(world.queue.lane(Lane::Acquire).interval.mean, Some(MS * 10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn c14_refreshes_leave_a_permit_to_renewals() {
+    for (at_once, renewals) in [(1, 0), (2, 1), (8, 1), (64, 8)] {
+        let mut world = World::new(at_once);
+        assert_eq!((world.fill(Lane::Refresh), world.fill(Lane::Renew)), (at_once - renewals, renewals));
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -16,7 +16,7 @@ use std::future::Future;
 use std::num::NonZeroUsize;
 
 use distlock_api::{ErrorKind, LockError, Result};
-use distlock_engine::store::Claim;
+use distlock_engine::store::{Claim, answered_within};
 use futures_util::TryStreamExt;
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::{Acknowledgment, ReturnDocument, WriteConcern};
@@ -162,7 +162,7 @@ impl Records {
         }
         let answer = tokio::select! {
             biased;
-            answer = timeout(budget.left(), call) => answer.map_err(|_| self.unanswered(budget, effect)),
+            answer = answered_within(budget.left(), call) => answer.ok_or_else(|| self.unanswered(budget, effect)),
             () = primary_replaced(client) => Err(replaced(budget.spent(), effect)),
         };
         match &answer {

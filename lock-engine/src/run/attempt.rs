@@ -15,7 +15,7 @@ use crate::run::outbox::{Acquire, CallLimits, Together};
 use crate::run::transit::Wanted;
 use crate::simulation::defect;
 use crate::state::claim::ClaimPhase;
-use crate::store::patience::within;
+use crate::store::answer_timeout::answered_within;
 use crate::store::{Attempt, Claim, Reply};
 
 /// An acquisition that is not complete. It owns the call in flight; the caller's future does not.
@@ -240,7 +240,7 @@ async fn connected(engine: &Engine, leaves: Option<Instant>) -> Result<()> {
     };
     tokio::select! {
         biased;
-        connected = within(left, guarded(connecting)) => connected.ok_or_else(not_yet)?,
+        connected = answered_within(left, guarded(connecting)) => connected.ok_or_else(not_yet)?,
         () = engine.closed.cancelled() => Err(LockError::closed()),
     }
 }

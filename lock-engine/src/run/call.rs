@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::{Instant, timeout_at};
 
-use crate::store::patience::{ended_by, within};
+use crate::store::answer_timeout::{answered_by, answered_within};
 use crate::store::{InLine, LeaseStore, Overload};
 
 /// A request that has not been answered yet.
@@ -84,9 +84,9 @@ impl<T: Send + 'static> Call<T> {
             Stage::InLine { .. } => unreachable!("it has left the line"),
         };
         let left = (sent + patience).saturating_duration_since(Instant::now());
-        let answer = within(left, self.ended());
+        let answer = answered_within(left, self.ended());
         match limit {
-            Some(limit) => ended_by(limit, answer).await.flatten(),
+            Some(limit) => answered_by(limit, answer).await.flatten(),
             None => answer.await,
         }
     }
@@ -238,7 +238,7 @@ impl<T: Send + 'static> InFlight<T> {
 
     /// Waits for the answer for `patience` from now, including the time until the call is sent.
     pub(crate) async fn ended_within(&mut self, patience: Duration) -> Option<Result<T>> {
-        within(patience, self.0.as_mut()?.ended()).await
+        answered_within(patience, self.0.as_mut()?.ended()).await
     }
 }
 

@@ -19,7 +19,7 @@ use crate::run::transit::InTransit;
 use crate::state::batch;
 use crate::state::claim::RefreshAnswer;
 use crate::state::lease::Renewed;
-use crate::store::patience::{ON_TIME, within};
+use crate::store::answer_timeout::{ON_TIME, answered_within};
 use crate::store::{Entered, Entry, Home, InLine, Job, Lane, Lanes, LeaseStore, Permit, Standing, StoreCapabilities};
 
 type Item = batch::Item<InTransit>;
@@ -238,7 +238,7 @@ async fn renew(engine: Weak<Engine>, store: Arc<dyn LeaseStore>, bound: Duration
     let renewals: Vec<_> = items.iter().map(|item| item.renewal(bound)).collect();
     let call = guarded(async { Ok(store.renew_many(&renewals).await) });
     let failed = |error: LockError| items.iter().map(|_| Err(error.clone())).collect();
-    let standings = match within(bound + bound / 2, call).await {
+    let standings = match answered_within(bound + bound / 2, call).await {
         Some(answer) => answer.unwrap_or_else(failed),
         None => failed(LockError::timeout(Phase::Request, "no answer to a renewal")),
     };

@@ -1,11 +1,12 @@
 //! The interface between the lease engine and a backend.
 
 mod answer;
+pub(crate) mod answer_timeout;
 mod capabilities;
 mod claim;
 mod event;
 mod outbox;
-pub(crate) mod patience;
+
 mod request;
 mod style;
 
@@ -19,6 +20,7 @@ use async_trait::async_trait;
 use distlock_api::{ErrorKind, LockAdmin, LockError, ReleaseOutcome, Result};
 
 pub use self::answer::{BusyReply, Grant, QueueStanding, Reply, Standing, StoreTime};
+pub use self::answer_timeout::answered_within;
 pub use self::capabilities::StoreCapabilities;
 pub use self::claim::{Claim, ProviderId, Used};
 pub use self::event::{EventStream, StoreEvent, Watch};

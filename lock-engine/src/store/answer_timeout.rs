@@ -19,7 +19,7 @@ const TASKS: usize = 8;
 ///
 /// # Cancel safety
 /// Cancel safe if the call is.
-pub(crate) async fn ended_by<T>(until: Instant, call: impl Future<Output = T>) -> Option<T> {
+pub(crate) async fn answered_by<T>(until: Instant, call: impl Future<Output = T>) -> Option<T> {
     let mut call = pin!(call);
     if let Ok(answer) = timeout_at(until, call.as_mut()).await {
         return Some(answer);
@@ -33,17 +33,21 @@ pub(crate) async fn ended_by<T>(until: Instant, call: impl Future<Output = T>) -
     None
 }
 
-/// Awaits a call for `limit`. If the timer fires late, this process got no CPU meanwhile: the call
-/// then gets as much more time, twice the limit in all.
+/// Awaits a call for `limit`: for stores that bound their calls themselves.
+///
+/// An answer that is there when the time is over is taken, even if no task has read it yet. If the
+/// timer fires late, this process got no CPU meanwhile: the call then gets as much more time, twice
+/// the limit in all. So a busy client does not take its own slowness for the server's, and repeats
+/// nothing that the server has done (C14). Returns `None` without an answer; the call is dropped.
 ///
 /// # Cancel safety
 /// Cancel safe if the call is.
-pub(crate) async fn within<T>(limit: Duration, call: impl Future<Output = T>) -> Option<T> {
+pub async fn answered_within<T>(limit: Duration, call: impl Future<Output = T>) -> Option<T> {
     let mut call = pin!(call);
     let start = Instant::now();
     let (mut until, latest) = (start + limit, start + 2 * limit);
     loop {
-        if let Some(answer) = ended_by(until, call.as_mut()).await {
+        if let Some(answer) = answered_by(until, call.as_mut()).await {
             return Some(answer);
         }
         let now = Instant::now();
@@ -85,25 +89,25 @@ mod tests {
             }
             sender.send(7).unwrap();
         });
-        assert_eq!(ended_by(Instant::now() + ms(100), receiver).await, Some(Ok(7)));
+        assert_eq!(answered_by(Instant::now() + ms(100), receiver).await, Some(Ok(7)));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_call_without_an_answer_ends_on_time() {
         let start = Instant::now();
-        assert_eq!(within(ms(100), std::future::pending::<()>()).await, None);
+        assert_eq!(answered_within(ms(100), std::future::pending::<()>()).await, None);
         assert_eq!(start.elapsed(), ms(100));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_timer_that_fires_late_leaves_time_for_the_answer() {
         let start = Instant::now();
-        let waits = tokio::spawn(within(ms(100), async { sleep(ms(900)).await }));
+        let waits = tokio::spawn(answered_within(ms(100), async { sleep(ms(900)).await }));
         yield_now().await;
         // The process stands still.
         advance(ms(500)).await;
         assert_eq!((waits.await.unwrap(), start.elapsed()), (None, ms(500)), "twice the limit at most");
-        let waits = tokio::spawn(within(ms(1000), async { sleep(ms(1500)).await }));
+        let waits = tokio::spawn(answered_within(ms(1000), async { sleep(ms(1500)).await }));
         yield_now().await;
         advance(ms(1400)).await;
         assert_eq!(waits.await.unwrap(), Some(()));

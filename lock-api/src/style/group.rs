@@ -108,7 +108,7 @@ const AT_ONCE: usize = 64;
 /// [permanent](Disposition::Permanent) error of a try counts.
 ///
 /// # Cancel safety
-/// As cancel safe as `acquire`: dropping the future drops the guards it has.
+/// As cancel safe as `acquire`: dropping the future discards the guards that it has.
 ///
 /// [C21]: distlock_api::contract#c21
 /// [`ErrorKind::Lost`]: crate::ErrorKind::Lost
@@ -144,7 +144,8 @@ where
     keys.sort_unstable();
     keys.dedup();
     let limit = Limit::of(options.wait());
-    let call = |key: &LockKey, wait| acquire(key.clone(), options.clone().with_wait(wait));
+    let now = |key: &LockKey, options: &AcquireOptions| Some(acquire_now(key, options)?.map(Part::of));
+    let call = async |key: &LockKey, options: AcquireOptions| acquire(key.clone(), options).await.map(Part::of);
     let as_try = options.clone().with_wait(Wait::Try).batched();
     let mut guards = Vec::with_capacity(keys.len());
     // The releases of locks behind a busy one. They go on while that one is waited for.
@@ -154,10 +155,10 @@ where
     while let Some(next) = keys.get(guards.len()) {
         let wait = limit.wait();
         // Options that say "batched" are for rounds.
-        let now = wait.filter(|_| !options.is_batched()).and_then(|_| acquire_now(next, options));
-        if now.is_none() && wait.is_some() && !std::mem::take(&mut is_alone) {
+        let at_once = wait.filter(|_| !options.is_batched()).and_then(|_| now(next, options));
+        if at_once.is_none() && wait.is_some() && !std::mem::take(&mut is_alone) {
             let round = keys[guards.len()..].iter().take(AT_ONCE);
-            let mut answers: Vec<_> = round.map_while(|key| not_refused(acquire_now(key, &as_try))).collect();
+            let mut answers: Vec<_> = round.map_while(|key| not_refused(now(key, &as_try))).collect();
             if answers.len() < 2 {
                 // One lock needs no try.
                 match answers.pop() {
@@ -166,15 +167,15 @@ where
                 }
                 continue;
             }
-            let tries = keys[guards.len()..].iter().zip(answers).map(|(key, now)| async {
-                match now {
+            let tries = keys[guards.len()..].iter().zip(answers).map(|(key, answer)| async {
+                match answer {
                     Some(guard) => Ok(Some(guard)),
-                    None => acquire(key.clone(), as_try.clone()).await,
+                    None => call(key, as_try.clone()).await,
                 }
             });
             let Tried { held, refusal, beyond } = beside(&mut discards, limit.tried(tries.collect())).await;
             guards.extend(held);
-            discards.extend(beyond.into_iter().map(G::discard));
+            discards.extend(beyond.into_iter().map(Part::discard));
             is_alone = refusal.is_some();
             if let Some(Refusal::Failed(error)) = refusal
                 && (limit == Limit::Try || error.disposition() == Disposition::Permanent)
@@ -184,9 +185,9 @@ where
             }
             continue;
         }
-        let answer = match (now, wait) {
+        let answer = match (at_once, wait) {
             (Some(answer), _) => answer,
-            (None, Some(wait)) => beside(&mut discards, call(next, wait)).await,
+            (None, Some(wait)) => beside(&mut discards, call(next, options.clone().with_wait(wait))).await,
             (None, None) => Ok(None),
         };
         match answer {
@@ -200,13 +201,43 @@ where
         settle(&mut discards).await;
     }
     // A lease can be lost while the next lock is waited for.
-    let lost = guards.iter().find_map(|guard: &G| Some((guard.key().clone(), guard.loss()?)));
+    let lost = guards.iter().find_map(|part: &Part<G>| part.lost());
     match lost {
-        None => Ok(Group::Held(guards)),
+        None => Ok(Group::Held(guards.into_iter().filter_map(Part::kept).collect())),
         Some((key, loss)) => {
             roll_back(guards, discards).await;
             Err(LockError::lost(loss).with_key(key))
         }
+    }
+}
+
+/// A guard of a group that is not complete. Dropping it discards it: no work was done under it.
+struct Part<G: GroupGuard>(Option<G>);
+
+impl<G: GroupGuard> Part<G> {
+    fn of(granted: Option<G>) -> Option<Self> {
+        granted.map(|guard| Self(Some(guard)))
+    }
+
+    fn lost(&self) -> Option<(LockKey, Loss)> {
+        let guard = self.0.as_ref()?;
+        Some((guard.key().clone(), guard.loss()?))
+    }
+
+    /// Returns the guard: the group is complete.
+    fn kept(mut self) -> Option<G> {
+        self.0.take()
+    }
+
+    fn discard(mut self) -> ReleaseFuture {
+        self.0.take().expect("there until it is kept or discarded").discard()
+    }
+}
+
+impl<G: GroupGuard> Drop for Part<G> {
+    fn drop(&mut self) {
+        // It continues in the background.
+        self.0.take().map(G::discard);
     }
 }
 
@@ -241,7 +272,7 @@ impl Limit {
 
     /// Awaits a round of tries, each for half of the time that is left: a call that waits says why
     /// the store does not answer.
-    async fn tried<G>(self, tries: Vec<impl Future<Output = Result<Option<G>>>>) -> Tried<G> {
+    async fn tried<G: GroupGuard>(self, tries: Vec<impl Future<Output = Result<Option<Part<G>>>>>) -> Tried<G> {
         Tried::of(match self {
             Self::Try | Self::Never => join_all(tries).await,
             Self::Until(deadline) => {
@@ -255,13 +286,13 @@ impl Limit {
 }
 
 /// What a round of tries gave.
-struct Tried<G> {
+struct Tried<G: GroupGuard> {
     /// The guards of the first locks.
-    held: Vec<G>,
+    held: Vec<Part<G>>,
     /// Why the next lock is not held; `None` if all are.
     refusal: Option<Refusal>,
     /// The guards of locks after that.
-    beyond: Vec<G>,
+    beyond: Vec<Part<G>>,
 }
 
 enum Refusal {
@@ -269,8 +300,8 @@ enum Refusal {
     Failed(LockError),
 }
 
-impl<G> Tried<G> {
-    fn of(answers: Vec<Result<Option<G>>>) -> Self {
+impl<G: GroupGuard> Tried<G> {
+    fn of(answers: Vec<Result<Option<Part<G>>>>) -> Self {
         let (mut held, mut refusal, mut beyond) = (Vec::new(), None, Vec::new());
         for answer in answers {
             let this = match answer {
@@ -329,7 +360,7 @@ async fn settle(discards: &mut FuturesUnordered<ReleaseFuture>) {
 }
 
 /// Discards the guards, and waits for these and earlier discards.
-async fn roll_back<G: GroupGuard>(guards: Vec<G>, mut discards: FuturesUnordered<ReleaseFuture>) {
-    discards.extend(guards.into_iter().map(G::discard));
+async fn roll_back<G: GroupGuard>(guards: Vec<Part<G>>, mut discards: FuturesUnordered<ReleaseFuture>) {
+    discards.extend(guards.into_iter().map(Part::discard));
     settle(&mut discards).await;
 }

@@ -1,5 +1,6 @@
 //! Several keys at once: all or nothing, and without deadlock (C21).
 
+use std::future::IntoFuture;
 use std::sync::Arc;
 
 use distlock_api::{
@@ -50,6 +51,25 @@ async fn c21_a_rolled_back_acquisition_does_not_keep_its_keys_closed() {
     assert!(all.is_none());
     quiet().await;
     assert!(store.is_free("a"), "all or nothing: the work was not done, and could not be for an hour");
+}
+
+/// With what it had acquired before the key that it waited for, and with what a round of tries has
+/// granted when it is dropped within one.
+#[tokio::test(start_paused = true)]
+async fn c21_an_acquisition_that_is_dropped_does_not_keep_its_keys_closed() {
+    for slow in ["b", "d"] {
+        let store = Arc::new(ScriptedStore::new(move |op, key, _| match op {
+            Operation::TryAcquire if key == slow => Fate::After(ms(200)),
+            _ => Fate::Serve,
+        }));
+        let (provider, other) = (provider(&store), provider(&store));
+        let held = other.acquire("b").await.unwrap();
+        let acquiring = provider.acquire_all(["a", "b", "c", "d"]).hold_at_least(secs(3600)).into_future();
+        assert!(timeout(ms(100), acquiring).await.is_err(), "b is held");
+        quiet().await;
+        assert!(["a", "c", "d"].iter().all(|key| store.is_free(key)), "no work was done, {slow} is slow");
+        drop(held);
+    }
 }
 
 #[tokio::test(start_paused = true)]

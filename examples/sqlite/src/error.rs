@@ -9,6 +9,7 @@ pub(crate) fn undone(error: rusqlite::Error) -> LockError {
         _ if is_busy(&error) => return in_use().with_source(error),
         Some(ErrorCode::CannotOpen | ErrorCode::DiskFull | ErrorCode::SystemIoFailure) => ErrorKind::Unavailable,
         Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => ErrorKind::PermissionDenied,
+        _ if is_unreadable(&error) => ErrorKind::Corrupt,
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => ErrorKind::Corrupt,
         _ => ErrorKind::Other,
     };
@@ -23,6 +24,11 @@ pub(crate) fn unknown(error: rusqlite::Error) -> LockError {
 /// Whether another connection has the write lock of the file.
 pub(crate) fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+}
+
+/// Whether a record is not one of this store.
+pub(crate) fn is_unreadable(error: &rusqlite::Error) -> bool {
+    matches!(error, rusqlite::Error::FromSqlConversionFailure(..) | rusqlite::Error::InvalidColumnType(..))
 }
 
 /// The error of a step that did not begin in time.

@@ -99,16 +99,21 @@ impl SqliteStore {
         spawn_blocking(transaction).await.map_err(error::cut_off)?
     }
 
-    /// Answers many requests in one step: a flush costs more than a hundred of them. An error of
-    /// one undoes the step, and is the answer to all.
+    /// Answers many requests in one step: a flush costs more than a hundred of them. A record that
+    /// cannot be read fails its own request. Any other error undoes the step, and is the answer to
+    /// all.
     async fn steps<R>(&self, requests: &[R], timeout: impl Fn(&R) -> Duration) -> Vec<Result<R::Answer>>
     where
         R: Request<Answer: Send> + Clone + Send + 'static,
     {
         let timeout = requests.iter().map(timeout).min().unwrap_or_default();
         let all = requests.to_vec();
-        match self.step(timeout, move |step| all.iter().map(|request| step.answer(request)).collect()).await {
-            Ok(answers) => Vec::into_iter(answers).map(Ok).collect(),
+        let answer = |step: &Step<'_>, request: &R| match step.answer(request) {
+            Err(unreadable) if error::is_unreadable(&unreadable) => Ok(Err(error::undone(unreadable))),
+            answer => answer.map(Ok),
+        };
+        match self.step(timeout, move |step| all.iter().map(|request| answer(step, request)).collect()).await {
+            Ok(answers) => answers,
             Err(error) => requests.iter().map(|_| Err(error.clone())).collect(),
         }
     }

@@ -217,6 +217,26 @@ async fn a_withdrawn_claim_may_attempt_again() {
     assert!(tokens[0] < tokens[1], "{tokens:?}");
 }
 
+/// And no other request of its batch.
+#[tokio::test]
+async fn a_record_that_cannot_be_read_fails_its_own_request() {
+    let folder = Folder::new();
+    let store = SqliteStore::open(folder.file()).await.unwrap();
+    let other = Connection::open(folder.file()).unwrap();
+    for garbled in ["'{\"holders\": 7}'", "'no record'", "''"] {
+        token(&store, &Attempt::new(claim(), LONG)).await;
+        other
+            .execute(&format!("UPDATE lock SET record = {garbled} WHERE key = ?1"), [key().as_str().as_bytes()])
+            .unwrap();
+        let free = Claim::new(LockKey::new(format!("free {garbled}")).unwrap(), ProviderId::random().acquisition_id());
+        let attempts = [claim(), free].map(|claim| Attempt::new(claim, LONG));
+        let [bad, good] = store.try_acquire_many(&attempts).await.try_into().unwrap();
+        assert_eq!(bad.unwrap_err().kind(), ErrorKind::Corrupt, "{garbled}");
+        assert!(matches!(good, Ok(Reply::Granted(_))), "{garbled}: {good:?}");
+        other.execute("DELETE FROM lock", []).unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_file_that_is_no_database_is_refused_without_a_panic() {
     let folder = Folder::new();

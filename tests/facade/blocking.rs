@@ -1,6 +1,5 @@
 //! The blocking interface: on plain threads, and in the async contexts that its documentation
 //! lists.
-#![cfg(all(feature = "blocking", feature = "memory"))]
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-const DASHBOARD: &str = include_str!("../src/guide/grafana.json");
-const ALERTS: &str = include_str!("../src/guide/alerts.yml");
-const OPERATING: &str = include_str!("../src/guide/operating.md");
+const DASHBOARD: &str = include_str!("../../src/guide/grafana.json");
+const ALERTS: &str = include_str!("../../src/guide/alerts.yml");
+const OPERATING: &str = include_str!("../../src/guide/operating.md");
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {

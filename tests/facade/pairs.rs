@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-const DESIGN: &str = include_str!("../DESIGN.md");
+const DESIGN: &str = include_str!("../../DESIGN.md");
 
 /// The rows of the section's table: the cells of each, without its head.
 fn rows() -> Vec<Vec<&'static str>> {

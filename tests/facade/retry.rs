@@ -1,7 +1,6 @@
 //! Callers that repeat a call without a pause, although it is answered without a wait: the timers
 //! of their runtime still fire, and leases are renewed. On real threads, because under paused time
 //! a task that never waits stops only itself.
-#![cfg(all(feature = "blocking", feature = "memory"))]
 
 use std::future::Future;
 use std::num::NonZeroUsize;

@@ -1,8 +1,5 @@
 //! `MemoryProvider`: order, cancellation, loss, accounting, and what it leaves behind.
 
-#[path = "kit/provider.rs"]
-mod kit;
-
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,7 +14,7 @@ use distlock_api::{
 use distlock_memory::MemoryProvider;
 use tokio::time::Instant;
 
-use self::kit::{Waiting, assert_idle, block_on, poll_with, ready, waiter_with};
+use crate::kit::calls::{Waiting, assert_idle, block_on, poll_with, ready, waiter_with};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 

@@ -1,9 +1,6 @@
 //! The queue of a `MemoryStore` through its store interface: grants by release, pushes, tickets,
 //! faults.
 
-#[path = "kit/store.rs"]
-mod kit;
-
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Waker};
@@ -18,7 +15,7 @@ use distlock_engine::store::{
 use distlock_memory::{MemoryStore, Operation};
 use futures_util::{FutureExt, StreamExt};
 
-use self::kit::{claim, claim_of};
+use crate::kit::store::{claim, claim_of};
 
 const TTL: Duration = Duration::from_secs(30);
 const CLAIM_TTL: Duration = Duration::from_secs(1);

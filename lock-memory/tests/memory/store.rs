@@ -1,8 +1,5 @@
 //! `MemoryStore` through its store interface: clock, faults, order of calls, push, counters.
 
-#[path = "kit/store.rs"]
-mod kit;
-
 use std::future::Future;
 use std::num::NonZeroU32;
 use std::pin::pin;
@@ -19,7 +16,7 @@ use distlock_memory::{MemoryStore, Operation};
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, StreamExt};
 
-use self::kit::{claim, claim_of};
+use crate::kit::store::{claim, claim_of};
 
 const TTL: Duration = Duration::from_secs(10);
 

@@ -1,8 +1,5 @@
 //! Shared locks and permits of a `MemoryStore`, through its store interface and its administration.
 
-#[path = "kit/store.rs"]
-mod kit;
-
 use std::time::Duration;
 
 use distlock_api::{
@@ -16,7 +13,7 @@ use distlock_engine::store::{
 use distlock_memory::{MemoryStore, Operation};
 use futures_util::{FutureExt, StreamExt, TryStreamExt};
 
-use self::kit::{claim, claim_of};
+use crate::kit::store::{claim, claim_of};
 
 const TTL: Duration = Duration::from_secs(30);
 const CLAIM_TTL: Duration = Duration::from_secs(1);

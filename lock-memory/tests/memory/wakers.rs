@@ -1,9 +1,6 @@
 //! `MemoryProvider` with wakers that panic: code of the caller's executor, which the provider runs.
 //! The panic costs the wake-up in which it happens, and nothing else.
 
-#[path = "kit/provider.rs"]
-mod kit;
-
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use std::sync::Arc;
@@ -14,7 +11,7 @@ use distlock_api::{ErrorKind, LockGuard, LockKey, LockProvider, LockProviderExt,
 use distlock_memory::MemoryProvider;
 use futures_util::StreamExt;
 
-use self::kit::{assert_idle, block_on, poll_with, ready, waiter_with};
+use crate::kit::calls::{assert_idle, block_on, poll_with, ready, waiter_with};
 
 /// Panics each time.
 struct Panicking;

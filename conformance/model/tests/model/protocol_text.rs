@@ -3,7 +3,7 @@
 use distlock_model::removals::Removal;
 use distlock_model::rules::Guard;
 
-const PROTOCOL: &str = include_str!("../../../lock-mongo/PROTOCOL.md");
+const PROTOCOL: &str = include_str!("../../../../lock-mongo/PROTOCOL.md");
 
 /// The sections of the rules: number and text.
 fn sections() -> Vec<(u8, &'static str)> {

@@ -9,7 +9,7 @@ use distlock_api::{
 use distlock_memory::MemoryProvider;
 use futures_util::{FutureExt, StreamExt, TryStreamExt};
 
-use crate::kit::{Exclusive, KEY, Shared, assert_idle, held, key, permits, ready, waiter, waits};
+use super::kit::{Exclusive, KEY, Shared, assert_idle, held, key, permits, ready, waiter, waits};
 
 async fn owned(locks: &MemoryProvider, owner: &str, mode: Mode) -> LockGuard {
     locks.acquire(KEY).owner(owner).metadata("by", owner).mode(mode).await.unwrap()

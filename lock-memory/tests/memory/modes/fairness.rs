@@ -8,7 +8,7 @@ use std::task::Waker;
 use distlock_api::{LockGuard, LockProviderExt, Mode};
 use distlock_memory::MemoryProvider;
 
-use crate::kit::{
+use super::kit::{
     Counting, Exclusive, KEY, Shared, assert_idle, held, is_busy, permits, ready, release, waiter, waiter_with, waits,
 };
 

@@ -9,7 +9,7 @@ use distlock_api::{FencingToken, LockAdmin, LockEvent, LockEvents, LockGuard, Lo
 use distlock_memory::MemoryProvider;
 use futures_util::{FutureExt, StreamExt};
 
-use crate::kit::{Exclusive, Shared, Waiting, assert_idle, call, key, permits, poll};
+use super::kit::{Exclusive, Shared, Waiting, assert_idle, call, key, permits, poll};
 
 type Id = usize;
 

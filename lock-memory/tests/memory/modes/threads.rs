@@ -9,7 +9,7 @@ use std::time::Duration;
 use distlock_api::{LockProvider, LockProviderExt, Mode};
 use distlock_memory::MemoryProvider;
 
-use crate::kit::{Exclusive, KEY, Shared, assert_idle, call, permits, poll};
+use super::kit::{Exclusive, KEY, Shared, assert_idle, call, permits, poll};
 
 /// The guards inside, in one number: writers, readers and permits, 16 bits each.
 #[derive(Default)]

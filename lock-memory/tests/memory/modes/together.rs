@@ -8,7 +8,7 @@ use distlock_api::{AcquireOptions, Acquired, ErrorKind, LockProvider, LockProvid
 use distlock_memory::MemoryProvider;
 use futures_util::FutureExt;
 
-use crate::kit::{
+use super::kit::{
     Counting, Exclusive, Shared, assert_idle, call, held, is_busy, key, permits, ready, refusal, release, waiter,
     waiter_with, waits,
 };

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, advance, sleep, timeout};
 
-use crate::kit::{Journal, TTL, poll_without_budget};
+use super::kit::{Journal, TTL, poll_without_budget};
 
 /// A candidate in a task of its own, which stops when the sender is used.
 fn candidate(

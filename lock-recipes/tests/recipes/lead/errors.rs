@@ -9,7 +9,7 @@ use distlock_memory::MemoryStore;
 use distlock_recipes::lead::{LeadExt, LeadHealth, LeadStatus, Led};
 use tokio::time::{Instant, sleep};
 
-use crate::kit::{Answer, Scripted, TTL};
+use super::kit::{Answer, Scripted, TTL};
 
 const FIRST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(2);

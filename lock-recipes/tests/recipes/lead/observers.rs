@@ -7,7 +7,7 @@ use distlock_memory::{MemoryProvider, MemoryStore, Operation};
 use distlock_recipes::lead::{LeadExt, Leader, LeaderObserver};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::kit::{Scripted, TTL};
+use super::kit::{Scripted, TTL};
 
 async fn next(observer: &mut LeaderObserver<'_>) -> Option<Leader> {
     timeout(TTL * 10, observer.changed()).await.expect("a change").expect("an answer")

@@ -1,0 +1,5 @@
+//! The model's tests.
+
+mod protocol;
+mod protocol_text;
+mod removals;

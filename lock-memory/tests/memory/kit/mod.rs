@@ -1,0 +1,4 @@
+//! Helpers of several files.
+
+pub(crate) mod calls;
+pub(crate) mod store;

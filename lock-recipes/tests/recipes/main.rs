@@ -1,0 +1,4 @@
+//! The tests of the recipes, except for idempotent requests.
+
+mod lead;
+mod modes;

@@ -69,7 +69,7 @@
 //! | to change | edit |
 //! |---|---|
 //! | how often a lease is renewed | `LeaseOptions::terms` in `lock-api/src/options/lease.rs`; of a short lease, and how much earlier with others, `state/ledger.rs` (`renewal_succeeded`) |
-//! | when a failed renewal is sent again | `state/backoff.rs` (`renewal_patience`) |
+//! | when a failed renewal is sent again | `state/backoff.rs` (`renewal_retry_after`) |
 //! | what the deadline of a lease is | `state/lease.rs` (`deadline`; `effective_deadline` with the maximum hold and the sleeps of the machine); of a pushed grant `state/wait.rs` (`on_pushed`), by the expiry from `state/claim.rs` (`end_of`) |
 //! | what happens when a release is not answered | `run/release.rs` |
 //! | what a waiter does after an answer | `state/wait.rs` |

@@ -54,12 +54,12 @@ pub(crate) enum Work<T> {
 }
 
 impl<T: Send + 'static> Call<T> {
-    /// Waits for the answer until `limit`, and for `patience` from sending. `None` if it has not
+    /// Waits for the answer until `limit`, and for `answer_timeout` from sending. `None` if it has not
     /// come by then; the call continues.
     ///
     /// # Cancel safety
     /// Cancel safe: the call continues.
-    pub(crate) async fn answer(&mut self, limit: Option<Instant>, patience: Duration) -> Option<Result<T>> {
+    pub(crate) async fn answer(&mut self, limit: Option<Instant>, answer_timeout: Duration) -> Option<Result<T>> {
         if let Stage::InLine { line, awaits_group, sending } = &mut self.stage {
             if *awaits_group {
                 yield_now().await;
@@ -83,7 +83,7 @@ impl<T: Send + 'static> Call<T> {
             }
             Stage::InLine { .. } => unreachable!("it has left the line"),
         };
-        let left = (sent + patience).saturating_duration_since(Instant::now());
+        let left = (sent + answer_timeout).saturating_duration_since(Instant::now());
         let answer = answered_within(left, self.ended());
         match limit {
             Some(limit) => answered_by(limit, answer).await.flatten(),
@@ -198,14 +198,14 @@ impl<T: Send + 'static> InFlight<T> {
         self.0 = Some(call);
     }
 
-    /// Waits for the answer to the call under way until `limit`, and for `patience` from sending.
+    /// Waits for the answer to the call under way until `limit`, and for `answer_timeout` from sending.
     /// `None` without an answer; the call stays.
     ///
     /// # Cancel safety
     /// Cancel safe: the call stays.
-    pub(crate) async fn answer(&mut self, limit: Option<Instant>, patience: Duration) -> Option<Answered<T>> {
+    pub(crate) async fn answer(&mut self, limit: Option<Instant>, answer_timeout: Duration) -> Option<Answered<T>> {
         let call = self.0.as_mut()?;
-        let answer = call.answer(limit, patience).await?;
+        let answer = call.answer(limit, answer_timeout).await?;
         let sent = call.sending().unwrap_or_else(|| Sending { at: Instant::now(), is_batch: false });
         self.0 = None;
         Some(Answered { sent, answer })
@@ -236,9 +236,9 @@ impl<T: Send + 'static> InFlight<T> {
         Self(self.0.take())
     }
 
-    /// Waits for the answer for `patience` from now, including the time until the call is sent.
-    pub(crate) async fn ended_within(&mut self, patience: Duration) -> Option<Result<T>> {
-        answered_within(patience, self.0.as_mut()?.ended()).await
+    /// Waits for the answer for `answer_timeout` from now, including the time until the call is sent.
+    pub(crate) async fn ended_within(&mut self, answer_timeout: Duration) -> Option<Result<T>> {
+        answered_within(answer_timeout, self.0.as_mut()?.ended()).await
     }
 }
 

@@ -231,10 +231,10 @@ async fn renew(engine: Weak<Engine>, store: Arc<dyn LeaseStore>, bound: Duration
         return;
     }
     let now = clock::now();
-    let patience = items.iter().map(|item| item.patience(&now)).min().unwrap_or(bound);
+    let retry_after = items.iter().map(|item| item.retry_after(&now)).min().unwrap_or(bound);
     // A call that has failed before makes room for others soon. Not at once, because cutting a call
     // off costs a connection.
-    let bound = if again { bound.min(patience.max(bound / 4)) } else { bound };
+    let bound = if again { bound.min(retry_after.max(bound / 4)) } else { bound };
     let renewals: Vec<_> = items.iter().map(|item| item.renewal(bound)).collect();
     let call = guarded(async { Ok(store.renew_many(&renewals).await) });
     let failed = |error: LockError| items.iter().map(|_| Err(error.clone())).collect();

@@ -46,7 +46,7 @@ pub(crate) fn after_error(failed: u32, random: f64) -> Duration {
 
 /// Returns how long to wait before a renewal that failed or was not answered is sent again: a third
 /// of the time left. So there is always time for more attempts before the deadline (C13, C14).
-pub(crate) fn renewal_patience(left: Duration, cadence: Duration) -> Duration {
+pub(crate) fn renewal_retry_after(left: Duration, cadence: Duration) -> Duration {
     (left / 3).min(cadence).max(Duration::from_millis(10))
 }
 
@@ -87,7 +87,7 @@ mod tests {
     fn there_is_always_time_for_more_renewals() {
         let (mut left, mut attempts) = (ms(17_000), 0);
         while left > ms(10) {
-            left = left.saturating_sub(renewal_patience(left, ms(10_000)));
+            left = left.saturating_sub(renewal_retry_after(left, ms(10_000)));
             attempts += 1;
         }
         assert!(attempts >= 10, "{attempts}");

@@ -76,10 +76,10 @@ impl<C: CarriedLease> Item<C> {
     }
 
     /// Returns how long to wait for an answer before the item goes into another call.
-    pub(crate) fn patience(&self, now: &Now) -> Duration {
+    pub(crate) fn retry_after(&self, now: &Now) -> Duration {
         match self {
-            Self::Lease(lease) => patience(lease, now),
-            Self::Ticket(queued) => queued.patience(),
+            Self::Lease(lease) => retry_after(lease, now),
+            Self::Ticket(queued) => queued.retry_after(),
         }
     }
 }
@@ -122,7 +122,7 @@ impl<C: CarriedLease> Default for Due<C> {
 }
 
 /// Returns how long to wait for an answer before the lease goes into another call.
-pub(crate) fn patience<C: CarriedLease>(lease: &Lease<C>, now: &Now) -> Duration {
+pub(crate) fn retry_after<C: CarriedLease>(lease: &Lease<C>, now: &Now) -> Duration {
     let left = lease.deadline(now).saturating_duration_since(now.instant());
-    backoff::renewal_patience(left, lease.terms().renew_every.unwrap_or(left))
+    backoff::renewal_retry_after(left, lease.terms().renew_every.unwrap_or(left))
 }

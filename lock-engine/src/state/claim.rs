@@ -141,7 +141,7 @@ impl QueuedTicket {
     }
 
     /// Returns how long to wait for the answer to a refresh before it is sent again.
-    pub(crate) fn patience(&self) -> Duration {
+    pub(crate) fn retry_after(&self) -> Duration {
         (self.ticket.ttl / 9).max(Duration::from_millis(10))
     }
 }

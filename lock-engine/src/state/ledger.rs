@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use distlock_api::{Accounting, AcquisitionId, FencingToken, LockKey, Mode, ReleaseOutcome};
 
-use crate::state::batch::{Ready, patience};
+use crate::state::batch::{Ready, retry_after};
 use crate::state::blocks::Blocks;
 use crate::state::claim::{PendingClaim, PushedGrant, QueuedTicket, RefreshAnswer, Updates};
 use crate::state::lease::Lease;
@@ -366,7 +366,7 @@ impl<C: CarriedLease> Ledger<C> {
     pub(crate) fn refresh_failed(&mut self, queued: &QueuedTicket, now: Instant) {
         let id = queued.claim.id();
         let Some((_, pacing)) = self.pending.get_mut(id).and_then(PendingClaim::ticket_mut) else { return };
-        let again = now + queued.patience();
+        let again = now + queued.retry_after();
         pacing.early = again;
         let due = pacing.due().map_or(again, |due| due.min(again));
         self.schedule_at(id, Some(due));
@@ -476,9 +476,9 @@ impl<C: CarriedLease> Ledger<C> {
     pub(crate) fn renewal_failed(&mut self, lease: &Lease<C>, now: &Now) {
         let Some(entry) = self.leases.get_mut(lease.claim().id()) else { return };
         let (Some(due), Some(_)) = (entry.pacing.due(), lease.held_until(now)) else { return };
-        let patience = patience(lease, now);
-        entry.pacing.early = now.instant() + patience;
-        self.schedule_at(lease.claim().id(), Some(due.min(now.instant() + patience)));
+        let retry_after = retry_after(lease, now);
+        entry.pacing.early = now.instant() + retry_after;
+        self.schedule_at(lease.claim().id(), Some(due.min(now.instant() + retry_after)));
     }
 
     /// Sets when a lease or a ticket is due; `None` for never.

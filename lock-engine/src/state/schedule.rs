@@ -12,8 +12,8 @@ use tokio::time::Instant;
 /// The id of a runtime, whose keeper renews the leases and tickets of that runtime.
 pub(crate) type HomeId = tokio::runtime::Id;
 
-/// With more patience, there is time for several more calls.
-const SHORT_PATIENCE: Duration = Duration::from_secs(1);
+/// If it is sent again later than this, there is time for several more calls.
+const SHORT_RETRY: Duration = Duration::from_secs(1);
 
 /// The leases and tickets of one runtime, sorted by due time. Each has at most one entry.
 #[derive(Debug, Default)]
@@ -99,8 +99,8 @@ impl Pacing {
     ///
     /// Where there is time, a call that hangs holds its permit for long, and few calls are better
     /// than many.
-    pub(crate) fn at_most(&self, level: u32, chunk: usize, patience: Duration) -> usize {
-        let is_short = patience <= SHORT_PATIENCE;
+    pub(crate) fn at_most(&self, level: u32, chunk: usize, retry_after: Duration) -> usize {
+        let is_short = retry_after <= SHORT_RETRY;
         if level > self.level && is_short { chunk.min(self.in_call / 4).max(1) } else { chunk }
     }
 

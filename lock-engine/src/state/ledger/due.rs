@@ -33,7 +33,7 @@ impl<C: CarriedLease> Ledger<C> {
     /// Returns what the keeper of a runtime has to do now.
     ///
     /// Leases that may be renewed go along with those that must be, so that leases of one cadence
-    /// gather in common batches. A lease that was sent is due again after its patience, whether or
+    /// gather in common batches. A lease that was sent is due again after its `retry_after`, whether or
     /// not an answer has come: a hung call delays no lease, not even its own (C14). At most `again`
     /// calls are repeated. So a store that is down is not flooded, and calls that fail soon make
     /// room for the others.
@@ -65,8 +65,8 @@ impl<C: CarriedLease> Ledger<C> {
                     let Some(first) = waiting.first_entry() else { break };
                     if group.is_again {
                         let (item, level) = (first.get(), group.level);
-                        let patience = item.patience(now);
-                        at_most = self.pacing(item).map_or(at_most, |last| last.at_most(level, at_most, patience));
+                        let retry_after = item.retry_after(now);
+                        at_most = self.pacing(item).map_or(at_most, |last| last.at_most(level, at_most, retry_after));
                     }
                     // Such as one that has been in a smaller call than those before it.
                     if items.len() < at_most {
@@ -146,7 +146,7 @@ impl<C: CarriedLease> Ledger<C> {
     /// Records that an item goes into a call now. It is due again if the call is not answered in
     /// time.
     fn sent(&mut self, item: &Item<C>, now: &Now, level: u32, in_call: usize) {
-        self.due_again(item, now.instant() + item.patience(now), now, |pacing| {
+        self.due_again(item, now.instant() + item.retry_after(now), now, |pacing| {
             // The answer resets this.
             pacing.failures += 1;
             pacing.level = level;

@@ -10,7 +10,7 @@ use crate::error::unusable_uri;
 use crate::index::Indexes;
 use crate::lease::Layout;
 use crate::provider::MongoProvider;
-use crate::records::Absent;
+use crate::records::IfMissing;
 use crate::store::MongoStore;
 
 pub(crate) mod common;
@@ -276,7 +276,7 @@ impl MongoProviderBuilder {
             ));
         }
         let indexes = Indexes::new(Some(Duration::from_secs(self.purge_after.as_secs())), self.owner_index);
-        self.common.store(Layout::new(""), Absent::Record, indexes)
+        self.common.store(Layout::new(""), IfMissing::InsertRecord, indexes)
     }
 }
 

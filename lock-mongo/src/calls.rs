@@ -187,7 +187,7 @@ impl Records {
         if !is_answer(error) {
             return unselected(self.database.client(), error);
         }
-        match privileges::missing(self, &self.absent, error, budget).await {
+        match privileges::missing(self, &self.if_missing, error, budget).await {
             Some(missing) => Some(missing),
             None => self.topology.lacking(self.kept(), error, budget.left()).await,
         }

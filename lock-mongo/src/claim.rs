@@ -14,13 +14,13 @@ pub(crate) type Session = Arc<tokio::sync::Mutex<Option<ClientSession>>>;
 #[derive(Default)]
 pub(crate) struct ClaimState {
     pub(crate) session: Session,
-    /// Whether an attempt was sent before. Then only the long way shows what the claim holds.
+    /// Whether an attempt was sent before. Then only the full path shows what the claim holds.
     pub(crate) attempted: AtomicBool,
-    /// Whether the short way to a ticket has found nothing to change.
+    /// Whether the fast path to a ticket has found nothing to change.
     pub(crate) ticket_refused: AtomicBool,
     /// Whether there was no ticket and no other holder when the lease was granted.
     pub(crate) was_alone: AtomicBool,
-    /// Whether a release was sent before. Then only the long way shows what the claim holds.
+    /// Whether a release was sent before. Then only the full path shows what the claim holds.
     pub(crate) release_sent: AtomicBool,
     /// From when on a batch that was not answered can no longer take effect (R24). In milliseconds
     /// since the epoch by the server's clock; 0 if there is no such batch.

@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 
 use crate::claim::claim_state;
 use crate::provider::MongoProvider;
-use crate::records::Absent;
+use crate::records::IfMissing;
 use crate::store::MongoStore;
 
 pub use acquire::{LockDocument, TryLockDocument};
@@ -180,16 +180,16 @@ impl<T> DocumentLocks<T> {
 }
 
 impl<T: DeserializeOwned> DocumentLocks<T> {
-    /// Locks a document, and returns `None` if it is busy. `absent` is for this acquisition; `None`
-    /// for what the collection has configured.
+    /// Locks a document, and returns `None` if it is busy. `if_missing` is for this acquisition;
+    /// `None` for what the collection has configured.
     pub(crate) async fn acquire(
         &self,
         key: LockKey,
         options: AcquireOptions,
-        absent: Option<Absent>,
+        if_missing: Option<IfMissing>,
     ) -> Result<Option<DocumentGuard<T>>> {
-        let absent = absent.unwrap_or_else(|| self.store().records.absent.clone());
-        let op = ops::AcquireDocument { store: self.store().clone(), absent };
+        let if_missing = if_missing.unwrap_or_else(|| self.store().records.if_missing.clone());
+        let op = ops::AcquireDocument { store: self.store().clone(), if_missing };
         let lease = match self.provider.engine().acquire_via(key, options, Arc::new(op)).await {
             Ok(AcquiredLease::Held(lease)) => lease,
             Ok(AcquiredLease::Busy(_)) => return Ok(None),

@@ -253,7 +253,7 @@
 //     which commands a request sends, and when             requests/, the request's file
 //     how long a call may take, when it is cut off         calls.rs, budget.rs
 //     how many calls and streams a client has              pool.rs
-//     which changes a provider reads as events             lease/hints.rs
+//     which changes a provider reads as events             lease/decoder.rs
 //     when a change stream is opened, shared, closed       streams/
 //     the translation of errors                            error.rs
 //     the options and their defaults                       builder/common.rs, builder.rs

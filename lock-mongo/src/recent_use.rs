@@ -1,9 +1,9 @@
 //! Which keys were in use when they were last seen, which were seen at all, which were crowded, and
 //! which had holders or waiters that were not exclusive: Bloom filters.
 //!
-//! They decide only which way is tried first: a key that was free is taken by the short way, see
+//! They decide only which way is tried first: a key that was free is taken by the fast path, see
 //! `Layout::take`; one that was never seen may have no record; for one that was crowded a ticket is
-//! taken by the short way, see `Layout::take_ticket`, and a reader goes the long way; one without
+//! taken by the fast path, see `Layout::take_ticket`, and a reader takes the full path; one without
 //! modes is handed over with fewer expressions, see `Layout::pass`. A wrong guess costs a command.
 //! Keys share bits, so the memory does not grow with their number: 192 KiB for a store that locks,
 //! 8 KiB more for one that meets crowds, and for one that meets modes, and nothing before.

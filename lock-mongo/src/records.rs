@@ -28,7 +28,7 @@ pub(crate) struct Records {
     pub(crate) database: Database,
     pub(crate) collection: Collection<Document>,
     pub(crate) layout: Layout,
-    pub(crate) absent: Absent,
+    pub(crate) if_missing: IfMissing,
     /// Whether expired locks of another program become records.
     pub(crate) adopts_foreign: bool,
     pub(crate) topology: Topology,
@@ -51,15 +51,15 @@ pub(crate) struct Records {
 
 /// What an acquisition does if there is no document with the `_id`.
 #[derive(Clone, Debug)]
-pub(crate) enum Absent {
+pub(crate) enum IfMissing {
     /// It inserts a lock record. Only in a lock collection.
-    Record,
+    InsertRecord,
     /// It inserts this document, locked.
-    Default(Document),
+    InsertDefault(Document),
     /// It inserts this document, locked. A document that does not match the filter is refused.
-    Own { default: Document, filter: Document },
+    InsertOwned { default: Document, filter: Document },
     /// It fails.
-    Nothing,
+    Fail,
 }
 
 impl Records {
@@ -96,7 +96,7 @@ impl Records {
 
     /// Returns the collection, as far as it decides whether locks can be kept in it.
     pub(crate) fn kept(&self) -> Kept<'_> {
-        let has_outcomes = matches!(self.absent, Absent::Own { .. });
+        let has_outcomes = matches!(self.if_missing, IfMissing::InsertOwned { .. });
         Kept { database: &self.database, collection: self.collection.name(), layout: &self.layout, has_outcomes }
     }
 

@@ -18,7 +18,7 @@ use distlock_engine::store::{
 
 use crate::budget::Budget;
 use crate::calls::BATCH;
-use crate::records::{Absent, Records};
+use crate::records::{IfMissing, Records};
 use crate::requests::batch::KEYS;
 use crate::requests::{acquire, admin, batch, connect, release, renew, waiters, watch};
 use crate::topology::{Deployment, left_unanswered, server};
@@ -101,9 +101,9 @@ impl MongoStore {
 /// Returns how many keys may go in one command: one for the documents of
 /// [`MongoOnce`](crate::MongoOnce), which are always new, and where updates cannot be counted. On a
 /// sharded cluster a record that moves between shards may be updated twice, and be counted twice.
-fn acquire_batch(deployment: Option<Deployment>, absent: &Absent) -> NonZeroUsize {
+fn acquire_batch(deployment: Option<Deployment>, if_missing: &IfMissing) -> NonZeroUsize {
     let can_count = deployment.is_some_and(|known| known != Deployment::Sharded);
-    let keys = if can_count && !matches!(absent, Absent::Own { .. }) { KEYS } else { 1 };
+    let keys = if can_count && !matches!(if_missing, IfMissing::InsertOwned { .. }) { KEYS } else { 1 };
     NonZeroUsize::new(keys).expect("not zero")
 }
 
@@ -123,7 +123,7 @@ impl LeaseStore for MongoStore {
         capabilities.push = deployment.is_some_and(|known| known != Deployment::Standalone)
             && records.shared().is_none_or(|shared| shared.streams.any());
         capabilities.renew_batch = BATCH;
-        capabilities.acquire_batch = acquire_batch(deployment, &records.absent);
+        capabilities.acquire_batch = acquire_batch(deployment, &records.if_missing);
         capabilities.ordered_claims = deployment.is_some_and(|known| records.orders_sessions(known));
         capabilities
     }
@@ -157,7 +157,7 @@ impl LeaseStore for MongoStore {
     }
 
     fn may_gather(&self, attempt: &Attempt) -> bool {
-        batch::may_gather(&self.records, attempt, &self.records.absent)
+        batch::may_gather(&self.records, attempt, &self.records.if_missing)
     }
 
     fn may_act_for(&self, claim: &Claim) -> Duration {
@@ -207,7 +207,7 @@ impl LeaseStore for MongoStore {
     }
 
     async fn subscribe(&self, watch: &Watch) -> Result<EventStream> {
-        watch::hints(&self.records, watch.provider).await
+        watch::subscribe(&self.records, watch.provider).await
     }
 
     fn admin(&self) -> Option<&dyn LockAdmin> {
@@ -285,11 +285,11 @@ mod tests {
 
     #[test]
     fn keys_go_together_only_where_updates_can_be_counted() {
-        let batch = |deployment| acquire_batch(deployment, &Absent::Record).get();
+        let batch = |deployment| acquire_batch(deployment, &IfMissing::InsertRecord).get();
         assert_eq!([Deployment::Standalone, Deployment::ReplicaSet].map(|known| batch(Some(known))), [KEYS; 2]);
         assert_eq!([None, Some(Deployment::Sharded)].map(batch), [1; 2]);
-        let of = |absent| acquire_batch(Some(Deployment::ReplicaSet), &absent).get();
-        assert_eq!([Absent::Nothing, Absent::Default(doc! {})].map(of), [KEYS; 2]);
-        assert_eq!(of(Absent::Own { default: doc! {}, filter: doc! {} }), 1);
+        let of = |if_missing| acquire_batch(Some(Deployment::ReplicaSet), &if_missing).get();
+        assert_eq!([IfMissing::Fail, IfMissing::InsertDefault(doc! {})].map(of), [KEYS; 2]);
+        assert_eq!(of(IfMissing::InsertOwned { default: doc! {}, filter: doc! {} }), 1);
     }
 }

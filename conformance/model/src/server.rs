@@ -168,7 +168,7 @@ impl Record {
         }
     }
 
-    /// R24: the short way of R8, in a batch. If it does not grant the lease, it does nothing. The
+    /// R24: the fast path of R8, in a batch. If it does not grant the lease, it does nothing. The
     /// process has chosen the first token.
     pub fn acquire_in_batch(
         &mut self,

@@ -98,7 +98,7 @@ pub enum Op {
     Renew,
     /// R15.
     Refresh,
-    /// R24: an attempt by the short way of R8, without a number.
+    /// R24: an attempt by the fast path of R8, without a number.
     Batch,
 }
 

@@ -54,8 +54,8 @@ pub(crate) enum Work<T> {
 }
 
 impl<T: Send + 'static> Call<T> {
-    /// Waits for the answer until `limit`, and for `answer_timeout` from sending. `None` if it has not
-    /// come by then; the call continues.
+    /// Waits for the answer until `limit`, and for `answer_timeout` from sending. `None` if it has
+    /// not come by then; the call continues.
     ///
     /// # Cancel safety
     /// Cancel safe: the call continues.
@@ -198,8 +198,8 @@ impl<T: Send + 'static> InFlight<T> {
         self.0 = Some(call);
     }
 
-    /// Waits for the answer to the call under way until `limit`, and for `answer_timeout` from sending.
-    /// `None` without an answer; the call stays.
+    /// Waits for the answer to the call under way until `limit`, and for `answer_timeout` from
+    /// sending. `None` without an answer; the call stays.
     ///
     /// # Cancel safety
     /// Cancel safe: the call stays.
@@ -236,7 +236,8 @@ impl<T: Send + 'static> InFlight<T> {
         Self(self.0.take())
     }
 
-    /// Waits for the answer for `answer_timeout` from now, including the time until the call is sent.
+    /// Waits for the answer for `answer_timeout` from now, including the time until the call is
+    /// sent.
     pub(crate) async fn ended_within(&mut self, answer_timeout: Duration) -> Option<Result<T>> {
         answered_within(answer_timeout, self.0.as_mut()?.ended()).await
     }

@@ -49,7 +49,7 @@ impl HeldLease {
         LockGuard::new(key, token, Box::new(self))
     }
 
-    fn loss_seen(&self, now: &Now) -> Option<Loss> {
+    fn check_loss(&self, now: &Now) -> Option<Loss> {
         let LeaseView::Lost { loss, fresh } = self.lease.view_for(self.token, now) else { return None };
         if fresh {
             self.engine.record_loss(&self.lease, loss);
@@ -163,7 +163,7 @@ impl HeldLease {
     /// Starts a commit, which owns the lease from now on; `None` if the lease is lost.
     pub(crate) fn begin_commit(&mut self, op: Arc<dyn WriteOp>, how: GiveUp) -> Option<CommitJob> {
         let now = clock::now();
-        let held = self.loss_seen(&now).is_none() && self.lease.begin_commit(&now);
+        let held = self.check_loss(&now).is_none() && self.lease.begin_commit(&now);
         if held {
             self.released = true;
             let hold = self.lease.terms().hold_at_least.filter(|_| how == GiveUp::Used);
@@ -210,7 +210,7 @@ impl LeaseHandle for HeldLease {
     }
 
     fn loss(&self) -> Option<Loss> {
-        self.loss_seen(&clock::now())
+        self.check_loss(&clock::now())
     }
 
     fn lost(&self) -> LostSignal {
@@ -228,7 +228,7 @@ impl LeaseHandle for HeldLease {
     fn abandon(mut self: Box<Self>) {
         self.released = true;
         let now = clock::now();
-        if self.loss_seen(&now).is_some() {
+        if self.check_loss(&now).is_some() {
             // The timer withdraws it, as this guard sends nothing.
             let _ = self.lease.leave_lost();
             return;

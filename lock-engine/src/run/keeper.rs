@@ -226,7 +226,7 @@ async fn renew(engine: Weak<Engine>, store: Arc<dyn LeaseStore>, bound: Duration
     let sent = clock::sending();
     // C12: leaves out leases that were released since the batch was planned. Also those in transit
     // to the next guard: a lease that never arrives must not stay closed for ever.
-    items.retain(|item| !matches!(item, Item::Lease(lease) if !lease.is_kept()));
+    items.retain(|item| !matches!(item, Item::Lease(lease) if !lease.needs_renewal()));
     if items.is_empty() {
         return;
     }

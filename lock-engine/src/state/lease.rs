@@ -262,7 +262,7 @@ impl<C: CarriedLease> Lease<C> {
     }
 
     /// Returns whether the lease lasts to its maximum hold without another renewal.
-    pub(crate) fn lasts_to_its_end(&self, now: &Now) -> bool {
+    pub(crate) fn reaches_max_hold(&self, now: &Now) -> bool {
         let state = self.state();
         state.ends.is_some_and(|ends| ends <= state.renewed_until(now))
     }
@@ -429,7 +429,7 @@ impl<C: CarriedLease> Lease<C> {
 
     /// Returns whether the lease is to be renewed: a guard has it, or it is parked, and it is held
     /// or committing.
-    pub(crate) fn is_kept(&self) -> bool {
+    pub(crate) fn needs_renewal(&self) -> bool {
         let state = self.state();
         let is_in_hand = state.sharing.as_ref().map_or(state.is_in_hand(), |sharing| sharing.is_in_hand());
         state.is_renewed() && (is_in_hand || state.whereabouts == Whereabouts::Parked)

@@ -453,7 +453,7 @@ impl<C: CarriedLease> Ledger<C> {
         // ttl soon, once even if it is never renewed afterwards.
         let is_short = left < lease.terms().ttl.saturating_sub(lease.terms().margin);
         let cadence = match lease.terms().renew_every {
-            _ if lease.lasts_to_its_end(now) => None,
+            _ if lease.reaches_max_hold(now) => None,
             Some(cadence) if is_short => Some(cadence.min(left / SHARE_OF_CLAIM)),
             None if is_short && is_new => Some(left / SHARE_OF_CLAIM),
             cadence => cadence,

@@ -18,7 +18,7 @@ use crate::lease::Layout;
 use crate::numbers::checked_floor;
 use crate::provider::MongoProvider;
 use crate::recent_use::RecentUse;
-use crate::records::{Absent, Records};
+use crate::records::{IfMissing, Records};
 use crate::server_clock::ServerClock;
 use crate::store::MongoStore;
 use crate::topology::Topology;
@@ -54,7 +54,7 @@ impl Common {
     }
 
     /// Makes the store of the given records, without an engine.
-    pub(crate) fn store(&self, layout: Layout, absent: Absent, indexes: Indexes) -> Result<MongoStore> {
+    pub(crate) fn store(&self, layout: Layout, if_missing: IfMissing, indexes: Indexes) -> Result<MongoStore> {
         check_database(&self.database)?;
         check_collection(&self.collection)?;
         let request_timeout = self.engine.request_timeout;
@@ -84,7 +84,7 @@ impl Common {
             database,
             collection,
             layout,
-            absent,
+            if_missing,
             adopts_foreign: self.adopts_foreign,
             topology: Topology::default(),
             indexes,

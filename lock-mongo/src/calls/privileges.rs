@@ -6,7 +6,7 @@ use mongodb::bson::{Document, doc};
 use crate::budget::Budget;
 use crate::error::{Effect, NOT_IN_AN_UPSERT, command_code, is_unauthenticated, is_unauthorized, lacks, translate};
 use crate::lease::Source;
-use crate::records::{Absent, Records};
+use crate::records::{IfMissing, Records};
 use crate::topology::unselected;
 
 /// Makes the error of an acquisition that the server refused because of a missing privilege. The
@@ -14,39 +14,39 @@ use crate::topology::unselected;
 /// that is left.
 pub(crate) async fn explain(
     records: &Records,
-    absent: &Absent,
+    if_missing: &IfMissing,
     error: &mongodb::error::Error,
     budget: Budget,
 ) -> LockError {
-    missing(records, absent, error, budget).await.unwrap_or_else(|| translate(error, Effect::Write))
+    missing(records, if_missing, error, budget).await.unwrap_or_else(|| translate(error, Effect::Write))
 }
 
 /// Returns the error that names the privilege without which a command was refused. `None` if it was
 /// refused for another reason.
 pub(super) async fn missing(
     records: &Records,
-    absent: &Absent,
+    if_missing: &IfMissing,
     error: &mongodb::error::Error,
     budget: Budget,
 ) -> Option<LockError> {
     if !is_unauthorized(error) || is_unauthenticated(error) {
         return None;
     }
-    check(records, absent, budget).await.err().filter(|named| named.kind() == ErrorKind::PermissionDenied)
+    check(records, if_missing, budget).await.err().filter(|named| named.kind() == ErrorKind::PermissionDenied)
 }
 
-/// Tries the privileges that each lock needs, by commands that match and change nothing. `absent`
-/// decides whether `insert` is one of them.
+/// Tries the privileges that each lock needs, by commands that match and change nothing.
+/// `if_missing` decides whether `insert` is one of them.
 ///
 /// # Errors
 /// [`PermissionDenied`](ErrorKind::PermissionDenied), which names the privilege.
-pub(crate) async fn check(records: &Records, absent: &Absent, budget: Budget) -> Result<()> {
+pub(crate) async fn check(records: &Records, if_missing: &IfMissing, budget: Budget) -> Result<()> {
     let nothing = || doc! { "_id": { "$in": [] } };
     let find = async { records.collection.find_one(nothing()).max_time(budget.on_server()).await };
     probe(records, "find", budget, async { find.await.map(drop) }).await?;
     let update = doc! { "query": nothing(), "upsert": false };
     probe(records, "update", budget, change_nothing(records, update, budget)).await?;
-    if matches!(absent, Absent::Nothing) {
+    if matches!(if_missing, IfMissing::Fail) {
         return Ok(());
     }
     // The server refuses this upsert with an error of its own, but only if the user may insert.

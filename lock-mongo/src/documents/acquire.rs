@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 
 use super::builder::{checked, default_document};
 use super::{DocumentGuard, DocumentLocks};
-use crate::records::Absent;
+use crate::records::IfMissing;
 
 type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -169,9 +169,9 @@ impl<'a, T: DeserializeOwned> IntoFuture for LockDocument<'a, T> {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
             let Self { locks, id, options, default } = self;
-            let checked = locks.key(id).and_then(|key| Ok((key, absent(locks, default)?)));
-            let (key, absent) = yield_on_error(ready(checked)).await?;
-            let locked = locks.acquire(key.clone(), options, absent).await?;
+            let checked = locks.key(id).and_then(|key| Ok((key, if_missing(locks, default)?)));
+            let (key, if_missing) = yield_on_error(ready(checked)).await?;
+            let locked = locks.acquire(key.clone(), options, if_missing).await?;
             locked.ok_or_else(|| LockError::not_granted().with_key(key))
         })
     }
@@ -212,18 +212,18 @@ impl<'a, T: DeserializeOwned> IntoFuture for TryLockDocument<'a, T> {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
             let Self { locks, id, options, default } = self;
-            let checked = locks.key(id).and_then(|key| Ok((key, absent(locks, default)?)));
-            let (key, absent) = yield_on_error(ready(checked)).await?;
-            locks.acquire(key, options, absent).await
+            let checked = locks.key(id).and_then(|key| Ok((key, if_missing(locks, default)?)));
+            let (key, if_missing) = yield_on_error(ready(checked)).await?;
+            locks.acquire(key, options, if_missing).await
         })
     }
 }
 
 /// Returns what an acquisition with this default does if there is no document; `None` for what the
 /// collection has configured.
-fn absent<T>(locks: &DocumentLocks<T>, default: Option<Result<Document>>) -> Result<Option<Absent>> {
+fn if_missing<T>(locks: &DocumentLocks<T>, default: Option<Result<Document>>) -> Result<Option<IfMissing>> {
     let field = locks.store().records.layout.field();
-    default.map(|default| checked(default?, field).map(Absent::Default)).transpose()
+    default.map(|default| checked(default?, field).map(IfMissing::InsertDefault)).transpose()
 }
 
 async fn run<T, F: Future>(guard: DocumentGuard<T>, work: impl FnOnce(DocumentGuard<T>) -> F) -> Result<F::Output> {

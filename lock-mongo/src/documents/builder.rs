@@ -16,7 +16,7 @@ use crate::builder::common::{Common, common_setters};
 use crate::ids::{IntegerIds, KeyMap, ObjectIds, TextIds, UuidIds};
 use crate::index::Indexes;
 use crate::lease::Layout;
-use crate::records::Absent;
+use crate::records::IfMissing;
 use crate::store::MongoStore;
 
 const DEFAULT_FIELD: &str = "lock";
@@ -178,12 +178,12 @@ impl<T> DocumentLocksBuilder<T> {
 
     fn store(&self) -> Result<MongoStore> {
         check_field(&self.field)?;
-        let absent = match &self.default {
-            Some(default) => Absent::Default(checked(default.clone()?, &self.field)?),
-            None => Absent::Nothing,
+        let if_missing = match &self.default {
+            Some(default) => IfMissing::InsertDefault(checked(default.clone()?, &self.field)?),
+            None => IfMissing::Fail,
         };
         let layout = Layout::within(&self.field, self.ids.clone());
-        self.common.store(layout, absent, Indexes::new(None, self.owner_index))
+        self.common.store(layout, if_missing, Indexes::new(None, self.owner_index))
     }
 }
 

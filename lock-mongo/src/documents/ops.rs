@@ -9,7 +9,7 @@ use distlock_api::Result;
 use distlock_engine::store::{AcquireOp, Attempt, Reply, Write, WriteOp, Written};
 use mongodb::bson::{Document, RawDocumentBuf};
 
-use crate::records::Absent;
+use crate::records::IfMissing;
 use crate::requests::acquire::try_acquire_document;
 use crate::requests::batch::may_gather_document;
 use crate::requests::write::{DocumentChange, write};
@@ -18,17 +18,17 @@ use crate::store::MongoStore;
 /// An attempt that returns the document.
 pub(super) struct AcquireDocument {
     pub(super) store: Arc<MongoStore>,
-    pub(super) absent: Absent,
+    pub(super) if_missing: IfMissing,
 }
 
 #[async_trait]
 impl AcquireOp for AcquireDocument {
     async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
-        try_acquire_document(&self.store.records, attempt, &self.absent).await
+        try_acquire_document(&self.store.records, attempt, &self.if_missing).await
     }
 
     fn may_gather(&self, attempt: &Attempt) -> bool {
-        may_gather_document(&self.store.records, attempt, &self.absent)
+        may_gather_document(&self.store.records, attempt, &self.if_missing)
     }
 }
 

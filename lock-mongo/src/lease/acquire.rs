@@ -7,9 +7,9 @@ use distlock_engine::store::Attempt;
 use mongodb::bson::{Bson, Document, doc};
 
 use super::bound::{LATE, is_in_time};
+use super::grant_fields::Block;
 use super::holders::{HOLDERS, ID_OF, MARKER, TOKEN_OF};
 use super::queue::{POSITION, block};
-use super::taken::Block;
 use super::{
     CLOSED_UNTIL, Clock, EXPIRES_AT, EXTEND, ID, LOCK_ID, Layout, QUEUE, TAKE, TOKEN, TTL, WAIT, answer, later_by,
     literal, millis, millis_until, one_of, removed,
@@ -67,7 +67,7 @@ impl Layout {
         self.when(&queue, self.value(QUEUE).into())
     }
 
-    /// Makes the pipeline of the short way of [`acquire`](Self::acquire): an unconditional grant.
+    /// Makes the pipeline of the fast path of [`acquire`](Self::acquire): an unconditional grant.
     /// The condition is in the filter, [`if_unused`](Self::if_unused).
     pub(crate) fn take(&self, attempt: &Attempt, clock: Clock) -> Vec<Document> {
         self.take_as(attempt, literal(attempt.claim.id().as_str()), self.next_block(attempt, clock))

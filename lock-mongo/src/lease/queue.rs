@@ -3,7 +3,7 @@
 //!
 //! A ticket contains everything that a release needs to grant to it: the acquisition, the number of
 //! tokens, the mode, and the duration of the lease. It is alive for its own `ttl` after it was last
-//! `seen`. Operations that change the queue also remove dead tickets, except the short way to a
+//! `seen`. Operations that change the queue also remove dead tickets, except the fast path to a
 //! ticket; all others skip them.
 //!
 //! A ticket that is removed leaves an empty place, a document without fields. Without it all later

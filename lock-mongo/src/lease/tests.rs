@@ -184,10 +184,12 @@ fn the_times_of_a_ticket_are_bounded() {
 }
 
 #[test]
-fn hints_read_every_field_where_it_is() {
+fn the_decoder_reads_every_field_where_it_is() {
     let provider = ProviderId::random();
-    let text: String =
-        Subject::hints(&[Subject::new("c", Layout::new("lock."), provider)]).iter().map(ToString::to_string).collect();
+    let text: String = Subject::pipeline(&[Subject::new("c", Layout::new("lock."), provider)])
+        .iter()
+        .map(ToString::to_string)
+        .collect();
     for field in
         [LOCK_ID, TOKEN, PASSED, EXPIRES_AT, LAST_RELEASED, REVOKED, EXPIRED, CLOSED_UNTIL, AUDIT, holders::GRANTS]
     {
@@ -201,7 +203,7 @@ fn hints_read_every_field_where_it_is() {
 #[test]
 fn grants_to_others_are_left_out_at_the_log() {
     let provider = ProviderId::random();
-    let stages = Subject::hints(&[Subject::new("c", Layout::new(""), provider)]);
+    let stages = Subject::pipeline(&[Subject::new("c", Layout::new(""), provider)]);
     let first = stages[0].to_string();
     for (field, own) in [(LOCK_ID, "^"), (holders::GRANTS, "(?:^|;)")] {
         let set = format!("\"updateDescription.updatedFields.{field}\": {{ \"$in\": [");

@@ -1,4 +1,4 @@
-//! The short way to a ticket: for a lease that another acquisition holds (R8).
+//! The fast path to a ticket: for a lease that another acquisition holds (R8).
 
 use distlock_engine::store::{Attempt, Ticket};
 use mongodb::bson::{Bson, Document, doc};
@@ -27,7 +27,7 @@ impl Layout {
             "in": { "$or": [{ "$eq": ["$$tickets", []] }, is_alive("$$middle")] },
         } };
         let in_middle = doc! { "$let": { "vars": { "tickets": self.value(QUEUE) }, "in": in_middle } };
-        // A queue that is no list is for the long way (R32).
+        // A queue that is no list is for the full path (R32).
         let may_append = doc! { "$cond": [
             { "$isArray": self.value(QUEUE) },
             in_middle,
@@ -38,7 +38,7 @@ impl Layout {
         filter
     }
 
-    /// Makes the pipeline of the short way of [`acquire`](Self::acquire), for the filter
+    /// Makes the pipeline of the fast path of [`acquire`](Self::acquire), for the filter
     /// [`if_held_by_another`](Self::if_held_by_another).
     pub(crate) fn take_ticket(&self, attempt: &Attempt, ticket: &Ticket) -> Vec<Document> {
         let queue = doc! { "$concatArrays": [self.tickets(), [new_ticket(attempt, ticket)]] };

@@ -11,7 +11,7 @@ use crate::builder::common::{Common, common_setters};
 use crate::documents::DocumentLocks;
 use crate::index::Indexes;
 use crate::lease::{Layout, is_once, new_once};
-use crate::records::Absent;
+use crate::records::IfMissing;
 
 const DEFAULT_COLLECTION: &str = "once";
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -77,8 +77,8 @@ impl MongoOnceBuilder {
             )));
         }
         let indexes = Indexes::of_once(Duration::from_secs(self.keep_interrupted.as_secs()));
-        let absent = Absent::Own { default: new_once(), filter: is_once() };
-        let store = self.common.store(Layout::of_once(), absent, indexes)?;
+        let if_missing = IfMissing::InsertOwned { default: new_once(), filter: is_once() };
+        let store = self.common.store(Layout::of_once(), if_missing, indexes)?;
         let lease = self.common.engine.lease;
         Ok(MongoOnce::new(DocumentLocks::new(self.common.provider(store)?), lease))
     }

@@ -1,8 +1,8 @@
 //! Acquisitions: the first attempt and later ones, with a ticket or without (R7, R8, R9).
 //!
-//! A lease that is probably free is taken by the short way, and for one that is probably held a
+//! A lease that is probably free is taken by the fast path, and for one that is probably held a
 //! ticket is. All other attempts, and those that find the record in another state there, go the
-//! long way: one command that decides by the state of the record.
+//! full path: one command that decides by the state of the record.
 
 use std::num::NonZeroU32;
 use std::sync::atomic::Ordering;
@@ -19,30 +19,39 @@ use crate::claim::claim_state;
 use crate::error::{failed_with, garbled, is_lost_race, is_unauthorized, no_document, rejection, unmarked};
 use crate::lease::{Acquisition, Found, Layout, NOT_A_LOCK, Taken, block, not_once};
 use crate::numbers::{LATEST, corrupt, millis, token};
-use crate::records::{Absent, Records};
+use crate::records::{IfMissing, Records};
 use crate::topology::Deployment;
 
 /// Sends one attempt to acquire.
 pub(crate) async fn try_acquire(records: &Records, attempt: &Attempt) -> Result<Reply> {
     let budget = Budget::new(attempt.timeout);
-    match go_short_ways(records, attempt, &records.absent, budget).await? {
+    match try_fast_paths(records, attempt, &records.if_missing, budget).await? {
         Some(reply) => Ok(reply),
-        None => acquire(records, attempt, &records.absent, false, budget).await,
+        None => acquire(records, attempt, &records.if_missing, false, budget).await,
     }
 }
 
 /// Sends one attempt to acquire that also reads the document, and keeps it in the claim's state.
-pub(crate) async fn try_acquire_document(records: &Records, attempt: &Attempt, absent: &Absent) -> Result<Reply> {
+pub(crate) async fn try_acquire_document(
+    records: &Records,
+    attempt: &Attempt,
+    if_missing: &IfMissing,
+) -> Result<Reply> {
     let budget = Budget::new(attempt.timeout);
-    match go_short_ways(records, attempt, absent, budget).await? {
+    match try_fast_paths(records, attempt, if_missing, budget).await? {
         Some(reply) => Ok(reply),
-        None => acquire(records, attempt, absent, true, budget).await,
+        None => acquire(records, attempt, if_missing, true, budget).await,
     }
 }
 
-/// Tries the short ways that suit what is known of the key. Returns `None` if the long way must
+/// Tries the fast paths that suit what is known of the key. Returns `None` if the full path must
 /// decide.
-async fn go_short_ways(records: &Records, attempt: &Attempt, absent: &Absent, budget: Budget) -> Result<Option<Reply>> {
+async fn try_fast_paths(
+    records: &Records,
+    attempt: &Attempt,
+    if_missing: &IfMissing,
+    budget: Budget,
+) -> Result<Option<Reply>> {
     let Attempt { claim, ticket, .. } = attempt;
     let key = claim.key().as_str();
     let first = !claim_state(claim).attempted.swap(true, Ordering::Relaxed);
@@ -50,14 +59,15 @@ async fn go_short_ways(records: &Records, attempt: &Attempt, absent: &Absent, bu
     let Some(ticket) = ticket.filter(|_| first) else { return Ok(None) };
     let is_exclusive = claim.mode().is_exclusive();
     let was_crowded = records.recent_use.was_crowded(key);
-    let is_probably_free =
-        matches!(absent, Absent::Record) && records.recent_use.was_free(key) && (is_exclusive || !was_crowded);
+    let is_probably_free = matches!(if_missing, IfMissing::InsertRecord)
+        && records.recent_use.was_free(key)
+        && (is_exclusive || !was_crowded);
     if is_probably_free && let Some(granted) = take_if_free(records, attempt, budget).await? {
         return Ok(Some(granted));
     }
     let is_probably_held = is_exclusive && (is_probably_free || was_crowded) && !records.recent_use.had_modes(key);
     if is_probably_held && ticket.capacity > 0 {
-        return take_ticket(records, attempt, &ticket, absent, budget).await;
+        return take_ticket(records, attempt, &ticket, if_missing, budget).await;
     }
     Ok(None)
 }
@@ -67,7 +77,7 @@ async fn take_if_free(records: &Records, attempt: &Attempt, budget: Budget) -> R
     let Records { layout, recent_use, .. } = records;
     let claim = &attempt.claim;
     let with_key = |error: LockError| error.with_key(claim.key().clone());
-    // Meanwhile other callers of this process must go the long way.
+    // Meanwhile other callers of this process must take the full path.
     recent_use.mark_in_use(claim.key().as_str());
     if !claim.mode().is_exclusive() {
         recent_use.mark_modes(claim.key().as_str());
@@ -88,7 +98,7 @@ async fn take_if_free(records: &Records, attempt: &Attempt, budget: Budget) -> R
         Err(Failure::Late) => Ok(None),
         Err(Failure::Driver(error)) if is_lost_race(&error) => Ok(None),
         Err(Failure::Driver(error)) if is_unauthorized(&error) => {
-            Err(with_key(Box::pin(privileges::explain(records, &records.absent, &error, budget)).await))
+            Err(with_key(Box::pin(privileges::explain(records, &records.if_missing, &error, budget)).await))
         }
         Err(failure) => Err(with_key(failure.into())),
     }
@@ -100,7 +110,7 @@ async fn take_ticket(
     records: &Records,
     attempt: &Attempt,
     ticket: &Ticket,
-    absent: &Absent,
+    if_missing: &IfMissing,
     budget: Budget,
 ) -> Result<Option<Reply>> {
     let Records { layout, recent_use, .. } = records;
@@ -108,7 +118,7 @@ async fn take_ticket(
     let with_key = |error: LockError| error.with_key(claim.key().clone());
     let identity = layout.identity(claim.key())?;
     let deployment = records.deployment(claim, budget).await?;
-    let filter = layout.if_held_by_another(wanted(layout, identity, absent), attempt, ticket);
+    let filter = layout.if_held_by_another(target_filter(layout, identity, if_missing), attempt, ticket);
     let pipeline = layout.take_ticket(attempt, ticket);
     let reading = records.server_clock.reading();
     let options = ChangeOptions::attempt(deployment, claim, budget);
@@ -123,7 +133,7 @@ async fn take_ticket(
             recent_use.mark_crowded(claim.key().as_str(), false);
             Ok(None)
         }
-        // The long way decides, or says what is wrong.
+        // The full path decides, or says what is wrong.
         Err(Failure::Late) => Ok(None),
         Err(Failure::Driver(error)) if is_unauthorized(&error) || rejection(&error).is_some() => Ok(None),
         Err(failure) => Err(with_key(failure.into())),
@@ -134,24 +144,24 @@ async fn take_ticket(
 fn mark_use(records: &Records, claim: &Claim, answer: &Acquisition) {
     let key = claim.key().as_str();
     records.recent_use.mark_in_use(key);
-    // What the short way has just refused, it would refuse again.
+    // What the fast path has just refused, it would refuse again.
     let may_be_short = !claim_state(claim).ticket_refused.load(Ordering::Relaxed);
     records.recent_use.mark_crowded(key, may_be_short && (answer.at > 0 || answer.others > 0));
 }
 
-/// Goes the long way. With a grant the document, if requested, is kept in the claim's state.
+/// Goes the full path. With a grant the document, if requested, is kept in the claim's state.
 ///
 /// One that lost the race for a new record goes again: it may share the key with the winner. So
 /// does one that was late by an outdated reading of the server's clock (R31).
 async fn acquire(
     records: &Records,
     attempt: &Attempt,
-    absent: &Absent,
+    if_missing: &IfMissing,
     with_document: bool,
     budget: Budget,
 ) -> Result<Reply> {
     for is_last in [false, true] {
-        if let Some(reply) = acquire_once(records, attempt, absent, with_document, is_last, budget).await? {
+        if let Some(reply) = acquire_once(records, attempt, if_missing, with_document, is_last, budget).await? {
             return Ok(reply);
         }
     }
@@ -164,7 +174,7 @@ async fn acquire(
 async fn acquire_once(
     records: &Records,
     attempt: &Attempt,
-    absent: &Absent,
+    if_missing: &IfMissing,
     with_document: bool,
     is_last: bool,
     budget: Budget,
@@ -174,18 +184,18 @@ async fn acquire_once(
     let with_key = |error: LockError| error.with_key(claim.key().clone());
     let identity = layout.identity(claim.key())?;
     let deployment = records.deployment(claim, budget).await?;
-    let default = match absent {
-        Absent::Default(default) | Absent::Own { default, .. } => Some(default),
-        Absent::Record | Absent::Nothing => None,
+    let default = match if_missing {
+        IfMissing::InsertDefault(default) | IfMissing::InsertOwned { default, .. } => Some(default),
+        IfMissing::InsertRecord | IfMissing::Fail => None,
     };
     let mut pipeline = layout.preparation(default);
     pipeline.extend(layout.acquire(attempt, records.clock(deployment)));
-    let upsert = !matches!(absent, Absent::Nothing);
+    let upsert = !matches!(if_missing, IfMissing::Fail);
     let options = ChangeOptions { upsert, ..ChangeOptions::attempt(deployment, claim, budget) };
     let projection = layout.acquisition(attempt, with_document);
     let reading = records.server_clock.reading();
     // A document that is no record is not matched, and the insertion collides with it (R22).
-    let filter = wanted(layout, identity.clone(), absent);
+    let filter = target_filter(layout, identity.clone(), if_missing);
     match records.change::<Acquisition>(filter, pipeline, projection, options).await {
         Ok(Some(mut answer)) => {
             reading.shows(millis(answer.now));
@@ -205,16 +215,20 @@ async fn acquire_once(
         Ok(None) if upsert => Err(with_key(unmarked())),
         Ok(None) => Err(with_key(no_document())),
         Err(Failure::Late) if !is_last => Ok(None),
-        Err(Failure::Driver(error)) if is_lost_race(&error) => match absent {
-            Absent::Record => after_collision(records, attempt, identity, deployment, budget).await.map_err(with_key),
-            Absent::Own { filter, .. } => {
-                refuse_other(records, own(identity.clone(), filter), identity, budget).await.map_err(with_key)?;
+        Err(Failure::Driver(error)) if is_lost_race(&error) => match if_missing {
+            IfMissing::InsertRecord => {
+                after_collision(records, attempt, identity, deployment, budget).await.map_err(with_key)
+            }
+            IfMissing::InsertOwned { filter, .. } => {
+                refuse_other(records, owned_filter(identity.clone(), filter), identity, budget)
+                    .await
+                    .map_err(with_key)?;
                 Ok(None)
             }
-            Absent::Default(_) | Absent::Nothing => Ok(None),
+            IfMissing::InsertDefault(_) | IfMissing::Fail => Ok(None),
         },
         Err(Failure::Driver(error)) if is_unauthorized(&error) => {
-            Err(with_key(Box::pin(privileges::explain(records, absent, &error, budget)).await))
+            Err(with_key(Box::pin(privileges::explain(records, if_missing, &error, budget)).await))
         }
         Err(Failure::Driver(error)) if failed_with(&error, NOT_A_LOCK) => {
             let message = format!(
@@ -257,16 +271,16 @@ async fn after_collision(
 }
 
 /// Returns the filter of the document that an acquisition changes.
-fn wanted(layout: &Layout, identity: Bson, absent: &Absent) -> Document {
-    match absent {
-        Absent::Record => layout.record(identity),
-        Absent::Own { filter, .. } => own(identity, filter),
-        Absent::Default(_) | Absent::Nothing => Layout::document(identity),
+fn target_filter(layout: &Layout, identity: Bson, if_missing: &IfMissing) -> Document {
+    match if_missing {
+        IfMissing::InsertRecord => layout.record(identity),
+        IfMissing::InsertOwned { filter, .. } => owned_filter(identity, filter),
+        IfMissing::InsertDefault(_) | IfMissing::Fail => Layout::document(identity),
     }
 }
 
 /// Returns the filter of the document, if it is one of the library's own.
-fn own(identity: Bson, filter: &Document) -> Document {
+fn owned_filter(identity: Bson, filter: &Document) -> Document {
     let mut own = Layout::document(identity);
     own.extend(filter.clone());
     own

@@ -26,7 +26,7 @@ use crate::lease::{
     BatchTokens, Held, LATE, Leaving, Marked, NextHolders, TakenTogether, block, identity_index, last_of, token_at,
 };
 use crate::numbers::millis;
-use crate::records::{Absent, Records};
+use crate::records::{IfMissing, Records};
 
 /// How many keys go in one command. Twice as many took twice as long, and delayed other writes.
 pub(crate) const KEYS: usize = 128;
@@ -38,11 +38,11 @@ const DOCUMENT_LEN: usize = 1 << 14;
 /// Whether an attempt gains by going in a batch: of a key that is probably free, in a store that
 /// knows its server's clock. Where a floor is ahead of the clock, a batch would
 /// take no key twice. A batch inserts no document of the application's.
-pub(crate) fn may_gather(records: &Records, attempt: &Attempt, absent: &Absent) -> bool {
+pub(crate) fn may_gather(records: &Records, attempt: &Attempt, if_missing: &IfMissing) -> bool {
     let key = attempt.claim.key().as_str();
     records.server_clock.not_before().is_some_and(|now| records.token_floor <= token_at(now))
         && records.recent_use.was_free(key)
-        && (matches!(absent, Absent::Record | Absent::Nothing) || records.recent_use.was_seen(key))
+        && (matches!(if_missing, IfMissing::InsertRecord | IfMissing::Fail) || records.recent_use.was_seen(key))
 }
 
 /// Makes attempts in one batch. Those that find their keys in use have done nothing, and are made
@@ -80,9 +80,9 @@ fn limit(attempt: &Attempt) -> Duration {
 }
 
 /// Whether an attempt gains by bringing its document in a batch.
-pub(crate) fn may_gather_document(records: &Records, attempt: &Attempt, absent: &Absent) -> bool {
+pub(crate) fn may_gather_document(records: &Records, attempt: &Attempt, if_missing: &IfMissing) -> bool {
     claim_state(&attempt.claim).wants_document.store(true, Ordering::Relaxed);
-    records.document_len.load(Ordering::Relaxed) <= DOCUMENT_LEN && may_gather(records, attempt, absent)
+    records.document_len.load(Ordering::Relaxed) <= DOCUMENT_LEN && may_gather(records, attempt, if_missing)
 }
 
 fn wants_document(attempt: &Attempt) -> bool {
@@ -138,8 +138,8 @@ impl Taking<'_> {
         // A collection that cannot be used is refused.
         let deployment = records.deployment_within(budget).await?;
         // In documents a query follows, which brings the tokens, too.
-        let tokens = match records.absent {
-            Absent::Record => BatchTokens::From(token_at(now).max(records.token_floor).max(1)),
+        let tokens = match records.if_missing {
+            IfMissing::InsertRecord => BatchTokens::From(token_at(now).max(records.token_floor).max(1)),
             _ => BatchTokens::Clock(records.clock(deployment)),
         };
         let terms = Terms { tokens, now };
@@ -155,7 +155,7 @@ impl Taking<'_> {
                 }
             };
             let key = attempt.claim.key().as_str();
-            let is_new = matches!(records.absent, Absent::Record) && !recent_use.was_seen(key);
+            let is_new = matches!(records.if_missing, IfMissing::InsertRecord) && !recent_use.was_seen(key);
             recent_use.mark_in_use(key);
             if !attempt.claim.mode().is_exclusive() {
                 recent_use.mark_modes(key);
@@ -389,7 +389,7 @@ pub(crate) fn may_gather_release(release: &Release) -> bool {
         && !state.release_sent.load(Ordering::Relaxed)
 }
 
-/// Releases in one batch, by the short way. What it does not free is released again, alone: it may
+/// Releases in one batch, by the fast path. What it does not free is released again, alone: it may
 /// have a waiter, or another holder.
 pub(crate) async fn release_many(records: &Records, releases: &[Release]) -> Vec<Result<ReleaseOutcome>> {
     if let [single] = releases {
@@ -475,7 +475,7 @@ pub(crate) fn may_gather_withdrawal(claim: &Claim) -> bool {
     claim_state(claim).session.try_lock().is_ok_and(|session| session.is_none())
 }
 
-/// Withdraws several claims in one batch, by the long way of a release. Withdrawals carry no
+/// Withdraws several claims in one batch, by the full path of a release. Withdrawals carry no
 /// number, and no bound (R31).
 pub(crate) async fn withdraw_many(records: &Records, claims: &[Claim], timeout: Duration) -> Vec<Result<()>> {
     if let [single] = claims {

@@ -12,7 +12,7 @@ pub(crate) async fn prepare(records: &Records) -> Result<()> {
     check_calls_at_once(records)?;
     let budget = Budget::new(records.request_timeout);
     records.deployment_within(budget).await?;
-    privileges::check(records, &records.absent, budget).await?;
+    privileges::check(records, &records.if_missing, budget).await?;
     records.indexes.create(&records.collection, &records.layout, budget.left()).await
 }
 

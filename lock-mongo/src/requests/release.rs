@@ -17,8 +17,8 @@ use crate::topology::Deployment;
 /// Releases the lease and the ticket of the claim, and grants to the first waiter, and to those
 /// after it that fit beside it.
 ///
-/// The first release of a claim tries the short ways that its mode has. If their filters match
-/// nothing, the long way decides by the state of the record.
+/// The first release of a claim tries the fast paths that its mode has. If their filters match
+/// nothing, the full path decides by the state of the record.
 pub(crate) async fn release(records: &Records, release: &Release) -> Result<ReleaseOutcome> {
     let claim = &release.claim;
     let identity = records.layout.identity(claim.key())?;
@@ -124,7 +124,7 @@ impl Releasing<'_> {
         self.change_by(filter, NextHolders::Exclusive).await
     }
 
-    /// The long way.
+    /// The full path.
     async fn decide(&self) -> Result<bool, Failure> {
         self.change_by(self.records.layout.record(self.identity.clone()), NextHolders::OfAnyMode).await
     }
@@ -160,7 +160,7 @@ impl Releasing<'_> {
 
 /// Releases the lease and the ticket of a claim whose attempt was given up before its answer.
 pub(crate) async fn withdraw(records: &Records, claim: &Claim, timeout: Duration) -> Result<()> {
-    // The claim has a ticket more probably than a lease, so the short ways are not tried.
+    // The claim has a ticket more probably than a lease, so the fast paths are not tried.
     claim_state(claim).release_sent.store(true, Ordering::Relaxed);
     let ends = batch_ends(claim);
     let now = if ends.is_zero() { None } else { Some(records.read_server_clock(Budget::new(timeout)).await) };

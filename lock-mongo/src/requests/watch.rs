@@ -1,4 +1,4 @@
-//! Events: the hints for one provider, and those for an operator.
+//! Events: those for one provider, and those for an operator.
 
 use std::collections::VecDeque;
 
@@ -18,7 +18,7 @@ use crate::topology::Deployment;
 /// Subscribes to the change stream that the stores of the client share. When this returns, the
 /// stream is open at the server, and all later changes are reported. The subscription ends when the
 /// collection is dropped or renamed, and with the shared stream.
-pub(crate) async fn hints(records: &Records, provider: ProviderId) -> Result<EventStream> {
+pub(crate) async fn subscribe(records: &Records, provider: ProviderId) -> Result<EventStream> {
     let Records { database, collection, layout, indexes, .. } = records;
     let budget = Budget::new(records.request_timeout);
     refuse_standalone(records, budget).await?;

@@ -148,7 +148,7 @@ impl Hub {
         after: Option<ResumeToken>,
         limit: Duration,
     ) -> Result<ChangeStream<ReportedChange>, Broken> {
-        let pipeline = Subject::hints(subjects);
+        let pipeline = Subject::pipeline(subjects);
         let opening = async {
             let _connection = self.slot.pool().connections.acquire().await;
             let opened = match &self.source {

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 
-use crate::lease::{Hints, ReportedChange, Subject};
+use crate::lease::{EventDecoder, ReportedChange, Subject};
 
 /// How many events are buffered for a subscriber. If there are more, it gets a gap instead.
 const BUFFER: usize = 4096;
@@ -22,7 +22,7 @@ const BUFFER: usize = 4096;
 #[derive(Debug)]
 pub(super) struct Subscriber {
     pub(super) subject: Subject,
-    hints: Hints,
+    decoder: EventDecoder,
     /// The request timeout of its store.
     pub(super) limit: Duration,
     events: Sender<Result<StoreEvent>>,
@@ -40,10 +40,10 @@ pub(super) struct Subscription {
 
 pub(super) fn subscriber(subject: Subject, limit: Duration) -> (Subscriber, Subscription) {
     let (events, receiver) = mpsc::channel(BUFFER);
-    let hints = subject.reader();
+    let decoder = subject.decoder();
     let asks = Arc::new(AtomicBool::new(false));
     let subscription = Subscription { events: receiver, asks: Arc::clone(&asks) };
-    (Subscriber { subject, hints, limit, events, missed: false, asks }, subscription)
+    (Subscriber { subject, decoder, limit, events, missed: false, asks }, subscription)
 }
 
 impl Subscriber {
@@ -58,7 +58,7 @@ impl Subscriber {
 
     /// Reads a change, and returns whether others can follow.
     pub(super) fn receive(&mut self, change: &ReportedChange) -> bool {
-        for event in self.hints.read(change) {
+        for event in self.decoder.read(change) {
             self.send(Ok(event));
         }
         !change.ends()

@@ -79,7 +79,7 @@ async fn foreign_documents_are_not_changed(world: World) {
     let before = all(&world, &name).await;
     for key in &keys {
         let (first, second) = (claim(key), claim(key));
-        // The short way, the long way of the same claim, and an attempt that does not wait.
+        // The fast path, the full path of the same claim, and an attempt that does not wait.
         let waits = Attempt::new(first.clone(), LONG).with_ticket(ticket());
         is_corrupt(store.try_acquire(&waits).await);
         is_corrupt(store.try_acquire(&waits).await);

@@ -412,7 +412,7 @@ const BEFORE: [Before; 7] = [
 #[derive(Clone, Copy, Debug)]
 enum Operation {
     TryAcquire(Mode),
-    /// With a ticket, which goes by the short ways first.
+    /// With a ticket, which goes by the fast paths first.
     Acquire(Mode),
     AcquireTogether,
     Release,

@@ -106,7 +106,7 @@ async fn late_attempts_take_nothing(world: World) {
             }
         }
     }
-    // Tickets: for a key that is held, by the short way and by the long one.
+    // Tickets: for a key that is held, by the fast path and by the full one.
     for mode in [Mode::Exclusive, Mode::Shared] {
         let key = key();
         granted(&store, &claim(&key), LONG).await;
@@ -129,7 +129,7 @@ async fn late_attempts_take_nothing(world: World) {
     for (key, before) in &undone {
         assert_eq!(record(&world, &name, key).await, *before, "{key}");
     }
-    // The filter of the short way to a ticket may not match now.
+    // The filter of the fast path to a ticket may not match now.
     assert!(refused >= 8, "{refused} of {}", commands.len());
 }
 

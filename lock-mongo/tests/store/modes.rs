@@ -299,7 +299,7 @@ async fn a_release_grants_a_run_by_one_write(world: World) {
     sent.take();
     assert_eq!(release(&store, &first).await, Released);
     let commands = sent.take();
-    // The short way for a lease without a waiter comes first, and changes nothing.
+    // The fast path for a lease without a waiter comes first, and changes nothing.
     assert_eq!(commands.len(), 2, "{commands:?}");
     assert_eq!(holders(&store, &key).await, readers[..3].iter().map(|reader| reader.id().clone()).collect::<Vec<_>>());
     assert_eq!(waiters(&store, &second).await, 2);

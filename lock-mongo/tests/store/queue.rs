@@ -485,7 +485,7 @@ async fn empty_places_keep_the_order(world: World) {
     granted(&one, &claim(&key), LONG).await;
 }
 
-/// The short ways are for records without a queue.
+/// The fast paths are for records without a queue.
 async fn a_queue_with_an_empty_place_is_a_queue(world: World) {
     let ([one, two], name) = two_stores(&world).await;
     let waiters_behind = async |key: &LockKey| {
@@ -504,7 +504,7 @@ async fn a_queue_with_an_empty_place_is_a_queue(world: World) {
     assert_eq!(release(&one, &first).await, Released);
     assert_eq!(holder(&one, key).await.as_ref(), Some(line[0].id()));
 
-    // The process has seen the key free before, so it tries the short way.
+    // The process has seen the key free before, so it tries the fast path.
     let key = seen_free;
     let before = claim(key);
     granted(&one, &before, LONG).await;

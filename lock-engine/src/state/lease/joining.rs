@@ -181,10 +181,10 @@ mod tests {
     async fn c15_a_lease_with_guards_in_transit_only_is_not_renewed() {
         let (lease, now) = (shared(), Instant::now());
         let second = lease.join(&now.into(), &HandOff::new(), true).unwrap();
-        assert!(lease.is_kept());
+        assert!(lease.needs_renewal());
         assert_eq!(lease.leave(token(7), false), Leaving::Left);
-        assert!(!lease.is_kept(), "its caller may never be polled");
-        assert!(lease.arrive(&now.into()) && lease.is_kept());
+        assert!(!lease.needs_renewal(), "its caller may never be polled");
+        assert!(lease.arrive(&now.into()) && lease.needs_renewal());
         assert_eq!(lease.leave(second, false), Leaving::Last);
     }
 }

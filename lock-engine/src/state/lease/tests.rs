@@ -86,11 +86,11 @@ async fn c4_a_lease_ends_with_its_maximum_hold_whatever_its_renewals_say() {
     let times = (sent, deadline(sent, ms(1000), &terms));
     let granted = Lease::<NoLease>::granted(claim, &grant, (terms, Holder::new()), times, &sent.into(), origin, None);
     let lease = granted.unwrap_or_else(|_| panic!("in time"));
-    assert!(!lease.lasts_to_its_end(&sent.into()));
+    assert!(!lease.reaches_max_hold(&sent.into()));
     tokio::time::advance(ms(800)).await;
     let held = Standing::Held { remaining: ms(1000) };
     assert_eq!(lease.renewed(sent + ms(800), held, || Instant::now().into()), Renewed::Extended);
-    assert!(lease.lasts_to_its_end(&(sent + ms(800)).into()));
+    assert!(lease.reaches_max_hold(&(sent + ms(800)).into()));
     let end = sent + ms(1500);
     assert_eq!(lease.view(&(end - ms(1)).into()), LeaseView::HeldUntil(end));
     assert_eq!(lease.expiry(&end.into()), sent + ms(1800), "the store has it for longer");

@@ -194,7 +194,7 @@ impl Run {
             }
             None
         } else {
-            // A process that has met no modes of the key hands over by another short way.
+            // A process that has met no modes of the key hands over by another fast path.
             let new = self.world.store_on(&self.world.client, &self.name);
             let store = if fastrand::bool() { &self.store } else { &new };
             Some(store.release(&release).await.expect("an answer"))

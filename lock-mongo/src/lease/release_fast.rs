@@ -1,5 +1,5 @@
-//! The short ways of a release, and the grants that they make to the first waiter (R12, R13). The
-//! long way is in `leave.rs`.
+//! The fast paths of a release, and the grants that they make to the first waiter (R12, R13). The
+//! full path is in `release_full.rs`.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use distlock_api::{AcquisitionId, FencingToken};
 use distlock_engine::store::Used;
 use mongodb::bson::{Bson, Document, doc};
 
+use super::grant_head::RUN;
 use super::holders::{BLOCK_OF, GRANTS, HOLDERS, ID_OF, KEPT, MARKER, TOKEN_OF, is_exclusive, require_exclusive};
 use super::queue::{HEAD, LIVE};
-use super::run::RUN;
 use super::{
     ACQUIRED_AT, ADMIT, ANSWER, CLOSED_UNTIL, Clock, EXPIRED, EXPIRES_AT, ID, LAST_RELEASED, LOCK_ID, Layout, META,
     OWNER, PASS, PASSED, QUEUE, RELEASED, RELEASED_BESIDE_OTHERS, RELEASED_LEN, TOKEN, TOKENS, TTL, answer,
@@ -51,7 +51,7 @@ pub(super) fn end_of_hold(began: impl Into<Bson>, hold: Duration) -> Document {
 }
 
 impl Layout {
-    /// Makes the pipeline of the short way of [`release`](Self::release), for the filter
+    /// Makes the pipeline of the fast path of [`release`](Self::release), for the filter
     /// [`held_before`](Self::held_before). An exclusive lease is granted to the first waiter, and
     /// to those after it that fit beside it (R28), or freed. It computes less while the next holder
     /// waits.
@@ -202,7 +202,7 @@ impl Layout {
         doc! { "$arrayElemAt": [self.value(&format!("{HOLDERS}.{field}")), 0] }
     }
 
-    /// Makes the pipeline of the short way of [`release`](Self::release), for the filter
+    /// Makes the pipeline of the fast path of [`release`](Self::release), for the filter
     /// [`held_without_waiters`](Self::held_without_waiters).
     pub(crate) fn free(&self, id: &AcquisitionId, used: Used) -> Vec<Document> {
         let change: Document = self

@@ -7,13 +7,13 @@ use crate::bson::from_document;
 
 struct Events {
     provider: ProviderId,
-    hints: Hints,
+    decoder: EventDecoder,
 }
 
 impl Events {
     fn new() -> Self {
         let provider = ProviderId::random();
-        Self { provider, hints: Hints::new(Layout::new(""), provider) }
+        Self { provider, decoder: EventDecoder::new(Layout::new(""), provider) }
     }
 
     fn own(&self, id: &str) -> String {
@@ -36,7 +36,7 @@ impl Events {
             StoreEvent::Gap => "gap".into(),
             _ => "unknown".into(),
         };
-        self.hints.read(&change).into_iter().map(word).collect()
+        self.decoder.read(&change).into_iter().map(word).collect()
     }
 }
 

@@ -58,12 +58,12 @@ impl Subject {
         &self.collection
     }
 
-    pub(crate) fn reader(&self) -> Hints {
-        Hints::new(self.layout.clone(), self.provider)
+    pub(crate) fn decoder(&self) -> EventDecoder {
+        EventDecoder::new(self.layout.clone(), self.provider)
     }
 
     /// Makes the stages after `$changeStream` for all these subjects.
-    pub(crate) fn hints(subjects: &[Self]) -> Vec<Document> {
+    pub(crate) fn pipeline(subjects: &[Self]) -> Vec<Document> {
         let mut layouts = BTreeMap::<String, (&Layout, BTreeSet<&str>)>::new();
         for Self { collection, layout, .. } in subjects {
             layouts.entry(layout.slot()).or_insert_with(|| (layout, BTreeSet::new())).1.insert(collection);
@@ -229,7 +229,7 @@ fn own_prefix(provider: ProviderId) -> String {
     format!("{provider}-")
 }
 
-/// A change, in the form that [`Subject::hints`] makes.
+/// A change, in the form that [`Subject::pipeline`] makes.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ReportedChange {
@@ -306,13 +306,13 @@ impl ChangedLease {
 
 /// The reader of the changes for one provider.
 #[derive(Debug)]
-pub(crate) struct Hints {
+pub(crate) struct EventDecoder {
     layout: Layout,
     slot: String,
     prefix: String,
 }
 
-impl Hints {
+impl EventDecoder {
     pub(crate) fn new(layout: Layout, provider: ProviderId) -> Self {
         Self { slot: layout.slot(), layout, prefix: own_prefix(provider) }
     }

@@ -74,7 +74,7 @@ impl Layout {
         ]
     }
 
-    /// What a grant by the long way changes beside [`taken_alone`](Self::taken_alone). It may take
+    /// What a grant by the full path changes beside [`taken_alone`](Self::taken_alone). It may take
     /// the lease over from several holders, or find those that a process without modes has left
     /// behind (R25).
     pub(super) fn taken_over(&self) -> [(&'static str, Bson); 3] {

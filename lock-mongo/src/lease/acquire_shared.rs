@@ -5,9 +5,9 @@ use distlock_engine::store::Attempt;
 use mongodb::bson::{Bson, Document, doc};
 
 use super::acquire::with_tickets;
+use super::grant_fields::taken_text;
 use super::holders::{BLOCK_OF, GRANTS, HELD, HOLDERS, MARKER, TOKEN_OF, earliest, fits, is_own, latest};
 use super::queue::{POSITION, block, bounded, ends_of_tickets};
-use super::taken::taken_text;
 use super::{
     ACQUIRED_AT, CLOSED_UNTIL, Clock, EXPIRED, EXPIRES_AT, EXTEND, KEEP, LOCK_ID, Layout, META, OWNER, PASSED, QUEUE,
     TAKE, TOKEN, TOKENS, TTL, WAIT, answer, block_len_of, first_token, last_token, later_by, literal, millis,

@@ -1,4 +1,4 @@
-//! The long way of a release: it decides by the state of the record what the acquisition has, and
+//! The full path of a release: it decides by the state of the record what the acquisition has, and
 //! what becomes of the key (R12, R25–R30).
 
 use std::time::Duration;
@@ -7,13 +7,13 @@ use distlock_api::{AcquisitionId, Mode};
 use distlock_engine::store::{Claim, Used};
 use mongodb::bson::{Bson, Document, doc};
 
+use super::grant_head::RUN;
 use super::holders::{
     BLOCK_OF, GRANTS, HOLDERS, ID_OF, KEPT, MARKER, TOKEN_OF, ids_of, is_exclusive, is_live, is_own, latest,
     mode_fields, require_exclusive, unless_blank,
 };
 use super::queue::{HEAD, LIVE};
-use super::release::{NextHolders, end_of_hold, number};
-use super::run::RUN;
+use super::release_fast::{NextHolders, end_of_hold, number};
 use super::{
     ACQUIRED_AT, ADMIT, CLOSED_UNTIL, Clock, DROP, EXPIRED, EXPIRES_AT, FREE, ID, LAST_RELEASED, LEAVE, LOCK_ID,
     Layout, META, OWNER, PASS, PASSED, QUEUE, RELEASED, RELEASED_BESIDE_OTHERS, RELEASED_LEN, TOKEN, TOKENS, TTL,
@@ -35,7 +35,7 @@ const LOST: &str = "step.lost";
 /// The id of the acquisition that leaves, if each record has another.
 const LEAVER: &str = "step.leaver";
 
-/// A release, as the long way sees it.
+/// A release, as the full path sees it.
 #[derive(Clone, Debug)]
 pub(crate) struct Leaving {
     who: Leaver,
@@ -119,7 +119,7 @@ impl Layout {
     /// Tokens of the block that no guard has had are given back (R21), so the next grant may have
     /// them, but only if no other block was granted since (R30).
     ///
-    /// Before [`NextHolders::Exclusive`] this is the short way of a holder beside others, for the
+    /// Before [`NextHolders::Exclusive`] this is the fast path of a holder beside others, for the
     /// filter [`held_beside`](Self::held_beside): it grants to no one that would join the holders,
     /// and does nothing if the head of the queue is one of these after all.
     pub(crate) fn release(&self, leaving: &Leaving, next: NextHolders, clock: Clock) -> Vec<Document> {

@@ -1,4 +1,4 @@
-//! The short ways of acquisitions and releases: fewer expressions for the server, and the same
+//! The fast paths of acquisitions and releases: fewer expressions for the server, and the same
 //! record.
 
 use std::time::Duration;
@@ -19,15 +19,15 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, R8 a_ticket_is_taken_by_one_command_while_there_is_a_queue);
     check!(checks, R8 both_ways_to_a_ticket_agree);
     check!(checks, R15 a_single_ticket_is_refreshed_by_one_command);
-    check!(checks, R8 a_writer_behind_readers_goes_the_long_way);
+    check!(checks, R8 a_writer_behind_readers_takes_the_full_path);
     check!(checks, R8 dead_tickets_do_not_pile_up);
-    check!(checks, R23 a_reader_alone_takes_the_short_ways);
+    check!(checks, R23 a_reader_alone_takes_the_fast_paths);
     check!(checks, R28 a_reader_that_waits_costs_one_command_once);
     check!(checks, R28 readers_leave_with_one_command);
     check!(checks, R7 a_lease_in_use_is_not_taken);
     check!(checks, both_ways_leave_the_same_record);
     check!(checks, R28 short_and_long_releases_leave_the_same_record);
-    check!(checks, C9 repeated_release_after_the_short_way);
+    check!(checks, C9 repeated_release_after_the_fast_path);
     check!(checks, a_lease_that_expired_is_not_given_back);
 }
 
@@ -90,7 +90,7 @@ async fn a_waiter_that_came_meanwhile_is_handed_over_to(world: World) {
     assert_eq!(sent.take().len(), 2);
     let next = granted(&elsewhere, &theirs, LONG).await;
     assert!(next.token.get() >= grant.token.get() + u64::from(grant.tokens.get()), "handed over, with a later token");
-    // After a count of the waiters the short way is not tried.
+    // After a count of the waiters the fast path is not tried.
     let again = claim(&key);
     queued(&here, &again).await;
     assert!(release(&elsewhere, &theirs).await.is_released());
@@ -143,7 +143,7 @@ async fn both_ways_to_a_ticket_agree(world: World) {
             let key = key();
             let mut document = doc! { "_id": key.as_str() };
             if knows_key {
-                // Then it goes the long way.
+                // Then it takes the full path.
                 granted(&store, &claim(&key), LONG).await;
                 world.raw(&name).delete_one(document.clone()).await.unwrap();
             }
@@ -243,7 +243,7 @@ async fn a_single_ticket_is_refreshed_by_one_command(world: World) {
     assert_eq!(sent.take().len(), 2);
 }
 
-async fn a_writer_behind_readers_goes_the_long_way(world: World) {
+async fn a_writer_behind_readers_takes_the_full_path(world: World) {
     let (elsewhere, here, sent, _) = stores(&world).await;
     let key = key();
     granted(&elsewhere, &claim(&key).with_mode(Mode::Shared), LONG).await;
@@ -280,7 +280,7 @@ async fn dead_tickets_do_not_pile_up(world: World) {
     assert!(short > 5, "{short} of 20 by one command");
 }
 
-async fn a_reader_alone_takes_the_short_ways(world: World) {
+async fn a_reader_alone_takes_the_fast_paths(world: World) {
     let (elsewhere, here, sent, _) = stores(&world).await;
     let key = key();
     let reader = || claim(&key).with_mode(Mode::Shared);
@@ -367,7 +367,7 @@ async fn readers_leave_with_one_command(world: World) {
 }
 
 /// For every state of the record, a store without knowledge of the key decides as one that goes the
-/// long way.
+/// full path.
 async fn a_lease_in_use_is_not_taken(world: World) {
     let (_, here, _, name) = stores(&world).await;
     let raw = world.raw(&name);
@@ -428,7 +428,7 @@ async fn both_ways_leave_the_same_record(world: World) {
     let (one, _, _, name) = stores(&world).await;
     let (short, long) = (key(), key());
     let [a, b] = [&short, &long].map(|key| Claim::new(key.clone(), AcquisitionId::new("a-1")));
-    // A store that has seen the key in use goes the long way.
+    // A store that has seen the key in use takes the full path.
     granted(&one, &claim(&long), SHORT).await;
     opened(&one, &long).await;
     world.raw(&name).delete_one(doc! { "_id": long.as_str() }).await.unwrap();
@@ -444,7 +444,7 @@ async fn both_ways_leave_the_same_record(world: World) {
     assert_eq!(without_times(of_a), without_times(of_b));
 }
 
-/// A withdrawal always goes the long way. Tokens and times differ by what the clock shows.
+/// A withdrawal always takes the full path. Tokens and times differ by what the clock shows.
 async fn short_and_long_releases_leave_the_same_record(world: World) {
     let name = random_name("locks");
     let now = DateTime::now().timestamp_millis();
@@ -548,7 +548,7 @@ fn without_times(record: Document) -> Bson {
     plain_fields(record).into()
 }
 
-async fn repeated_release_after_the_short_way(world: World) {
+async fn repeated_release_after_the_fast_path(world: World) {
     let store = world.store();
     let a = claim(&key());
     granted(&store, &a, LONG).await;

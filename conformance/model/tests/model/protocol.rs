@@ -1,11 +1,22 @@
 //! The protocol with all its rules: every state within the bounds is explored, and every property
-//! holds.
+//! holds. Below the level standard only the states that are reached first are.
 
+use std::io::Write;
+
+use distlock_conformance::Level;
 use distlock_model::action::Action;
 use distlock_model::config::{Config, Faults};
 use distlock_model::configs;
 use distlock_model::modes::Mode;
 use distlock_model::search::{Limits, explore};
+
+/// How many states of each configuration are explored below the level standard: a sixth of all.
+const FIRST: usize = 60_000;
+
+fn limits() -> Limits {
+    let is_brief = Level::from_env().expect("a level") < Level::Standard;
+    if is_brief { Limits { states: FIRST, until: None } } else { Limits::default() }
+}
 
 /// A model that explores nothing finds nothing, so each configuration must have a minimum of
 /// different states.
@@ -14,10 +25,13 @@ macro_rules! sound {
         $(#[test]
         fn $name() {
             let config = configs::small($config).unwrap();
-            let report = explore(&config, None, Limits::default(), |_| {});
+            let report = explore(&config, None, limits(), |_| {});
             assert!(report.counterexample.is_none(), "{}", describe(&config, &report));
-            assert!(report.is_complete);
             let unique = report.progress.unique;
+            if !report.is_complete {
+                assert_eq!(unique, FIRST, "only a level below standard leaves states out");
+                return;
+            }
             assert!(unique >= $least, "{unique} states");
             for (_, action) in steps(&config).into_iter().filter(|(may, _)| *may) {
                 assert!(report.has_happened(action), "{action:?}");
@@ -28,6 +42,16 @@ macro_rules! sound {
         fn every_configuration_is_explored() {
             let names: Vec<&str> = configs::SMALL.iter().map(|config| config.name).collect();
             assert_eq!(names, [$($config),*]);
+            let Limits { states, .. } = limits();
+            if states == FIRST {
+                let variable = Level::VARIABLE;
+                // Past the harness, which keeps what a test that passes prints.
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "distlock: left out: states of the model after the first {states} of each configuration \
+                     ({variable}=standard explores them)"
+                );
+            }
         }
     };
 }

@@ -33,8 +33,8 @@ impl<C: CarriedLease> Ledger<C> {
     /// Returns what the keeper of a runtime has to do now.
     ///
     /// Leases that may be renewed go along with those that must be, so that leases of one cadence
-    /// gather in common batches. A lease that was sent is due again after its `retry_after`, whether
-    /// or not an answer has come: a hung call delays no lease, not even its own (C14). At most
+    /// gather in common batches. A lease that was sent is due again after `retry_after`, whether or
+    /// not an answer has come: a hung call delays no lease, not even its own (C14). At most
     /// `again` calls are repeated. So a store that is down is not flooded, and calls that fail soon
     /// make room for the others.
     ///

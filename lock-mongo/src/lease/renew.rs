@@ -23,9 +23,9 @@ pub(crate) struct Extension {
 }
 
 impl Extension {
-    /// Whether both renew the same lease.
-    pub(crate) fn is_of(&self, other: &Self) -> bool {
-        (&self.key, &self.id, self.token) == (&other.key, &other.id, other.token)
+    /// Returns what says which lease it is.
+    pub(crate) fn subject(&self) -> (&LockKey, &AcquisitionId, i64) {
+        (&self.key, &self.id, self.token)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Renewals of many leases by one update (R14, R29), and refreshes of tickets in the same batch.
 
 use std::cmp::Ordering;
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
 use distlock_api::{ErrorKind, LockError, LockKey, Loss, Result};
@@ -32,12 +33,18 @@ pub(crate) async fn renew_many(records: &Records, renewals: &[Renewal]) -> Vec<R
         renewals.iter().map(|renewal| RenewalTarget::of(renewal, &records.layout)).collect();
     let mut leases: Vec<Extension> = Vec::new();
     let mut tickets: Vec<KeyTicket> = Vec::new();
-    let mut known = HashSet::new();
+    let (mut place_of, mut known) = (HashMap::new(), HashSet::new());
     for subject in subjects.iter().flatten() {
         match subject {
-            RenewalTarget::Lease(lease) => match leases.iter_mut().find(|known| known.is_of(lease)) {
-                Some(known) => known.ttl = known.ttl.max(lease.ttl),
-                None => leases.push(lease.clone()),
+            RenewalTarget::Lease(lease) => match place_of.entry(lease.subject()) {
+                Entry::Occupied(place) => {
+                    let known: &mut Extension = &mut leases[*place.get()];
+                    known.ttl = known.ttl.max(lease.ttl);
+                }
+                Entry::Vacant(place) => {
+                    place.insert(leases.len());
+                    leases.push(lease.clone());
+                }
             },
             RenewalTarget::Ticket(ticket) => {
                 if known.insert((&ticket.key, &ticket.id)) {

@@ -53,6 +53,42 @@
 //!   releases the lease. A lease that is shared, or for permits, does not keep the turn: the next
 //!   local caller may request the key from the store.
 //!
+//! # Walks
+//! What passes through which functions, if no other caller wants the key.
+//!
+//! **An acquisition**
+//! 1. `run/acquire.rs: acquire` checks the options (`check`), fixes the limit of the wait, and puts
+//!    all that the caller wants into one `Wanted`.
+//! 2. `run/local.rs: enter_local` takes the key's turn from `state/line.rs: try_take`. With a lease
+//!    of this process the walk ends here: it is handed on, or joined by a reader.
+//! 3. `run/acquire.rs: drive` begins a claim and does what `state/wait.rs: Wait` decides: attempt,
+//!    sleep, start, return.
+//! 4. `run/attempt.rs: attempt_once` sends the attempt; `run/outbox.rs: send` gets a permit for it
+//!    from `store/outbox/queue.rs: enter`, or leaves it in line. A task calls `try_acquire`.
+//! 5. `run/call.rs: answer` awaits the answer, and `Wait::on_answer` decides on it.
+//! 6. `run/acquire.rs: enter` makes the lease and enters it in the ledger, whose keeper renews it.
+//!    `run/held.rs: HeldLease` is behind the guard.
+//!
+//! **A release**
+//! 1. `run/held.rs: give_up` ends the guard: other readers have the lease, the next local caller
+//!    gets it, it lingers, or `begin_release` takes it out of the keeper's hands.
+//! 2. `run/release.rs: run` sends it through the outbox (`send`), awaits the answer, and retries
+//!    errors; after one request timeout, or if the caller leaves, `background` does.
+//! 3. `end` takes the lease out of the ledger and passes the turn on.
+//!
+//! **A renewal**
+//! 1. `run/keeper.rs: run_keeper` wakes at the time that `Ledger::plan` has named, and
+//!    `state/ledger/due.rs: take_due` makes batches of what is due, one for each permit.
+//! 2. A task per call (`renew`) leaves out what was released meanwhile, and sends `renew_many`.
+//! 3. `record_answers` records each answer: `Lease::renewed` moves the deadline, counted from
+//!    before the call; an error is repeated after `renewal_retry_after`; *gone* is a loss.
+//!
+//! **A batch whose reply is lost.** Each of its callers gets the error from `run/outbox.rs: call`.
+//! `attempt_once` starts a new claim, and hands the old one to `run/cleanup.rs: settle`. That
+//! withdraws it: at once, and again when the lost call can no longer act (R24). Withdrawals go
+//! through the same outbox, together.
+//!
+//! # Floors
 //! The documentation cites the clauses C1–C31 of the [contract](distlock_api::contract), and the
 //! rules R1–R32 of the MongoDB lease protocol: see the module `protocol` of `distlock-mongo`.
 //!

@@ -248,6 +248,12 @@
 //
 // On the ground: bson, budget, claim, error, ids, numbers, recent_use. Apart: fenced.
 //
+// The walk of an acquisition: store `try_acquire` – requests/acquire `try_fast_paths`, then
+// `acquire` – lease/acquire builds filter and pipeline – calls `change` bounds it, numbers it
+// (the claim's session) and sends it – `reply` decodes. Of a release: requests/release `run`
+// tries the paths that its mode has (`free`, `pass`, `leave`), then `decide`. Of renewals:
+// requests/renew `extend_once`, one update for all, and a find only if not all were extended.
+//
 // To change                                                edit
 //     the record's fields, the text of a command           lease/
 //     which commands a request sends, and when             requests/, the request's file

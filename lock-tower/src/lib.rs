@@ -171,6 +171,21 @@
 //!   `ReadAheadLayer`
 //! * `metrics`: the metrics above
 
+// The walk of a request, if its lock is free:
+//
+// 1. http/service.rs: `begin` asks the rules whether the request is locked at all, and the
+//    extractor for its keys.
+// 2. gate/admit.rs: `admit` asks the provider for an answer without a wait (`acquire_now`). If
+//    there is none, `acquire_later` waits: no longer than the caller's deadline, and counted
+//    among the waiters (gate/tally.rs).
+// 3. http/future.rs: `admitted` puts `HeldLock` into the request and calls the inner service, or
+//    answers with the refusal (http/answer.rs).
+// 4. http/run.rs: the call runs under its `Hold` (gate/hold.rs), which sees losses, the maximum
+//    hold and a dropped client. A detached call runs in a task of its own.
+// 5. http/body.rs: the response carries the hold along, and releases with the end of its body.
+//
+// keyed/ does the same for services that are not HTTP, without 5.
+
 mod gate;
 mod held;
 pub mod http;

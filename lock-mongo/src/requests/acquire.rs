@@ -1,8 +1,8 @@
 //! Acquisitions: the first attempt and later ones, with a ticket or without (R7, R8, R9).
 //!
 //! A lease that is probably free is taken by the fast path, and for one that is probably held a
-//! ticket is. All other attempts, and those that find the record in another state there, go the
-//! full path: one command that decides by the state of the record.
+//! ticket is. All other attempts, and those that find the record in another state there, take
+//! the full path: one command that decides by the state of the record.
 
 use std::num::NonZeroU32;
 use std::sync::atomic::Ordering;
@@ -104,8 +104,8 @@ async fn take_if_free(records: &Records, attempt: &Attempt, budget: Budget) -> R
     }
 }
 
-/// Takes a ticket for a lease that another acquisition probably holds. Returns `None` if the long
-/// way must decide.
+/// Takes a ticket for a lease that another acquisition probably holds. Returns `None` if the full
+/// path must decide.
 async fn take_ticket(
     records: &Records,
     attempt: &Attempt,

@@ -366,8 +366,8 @@ async fn readers_leave_with_one_command(world: World) {
     granted(&elsewhere, &permits, LONG).await;
 }
 
-/// For every state of the record, a store without knowledge of the key decides as one that goes the
-/// full path.
+/// For every state of the record, a store without knowledge of the key decides as one that takes
+/// the full path.
 async fn a_lease_in_use_is_not_taken(world: World) {
     let (_, here, _, name) = stores(&world).await;
     let raw = world.raw(&name);

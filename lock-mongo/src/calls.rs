@@ -151,9 +151,9 @@ impl Records {
         call: impl Future<Output = mongodb::error::Result<T>>,
     ) -> Result<mongodb::error::Result<T>> {
         // Without an engine there are no lanes, and calls would wait in the driver's own line.
-        let shared = self.shared_within(budget).await?;
+        let resources = self.resources_within(budget).await?;
         let client = self.database.client();
-        let connection = timeout(budget.left(), shared.pool.connections.acquire()).await;
+        let connection = timeout(budget.left(), resources.pool.connections.acquire()).await;
         let _connection = connection.map_err(|_| self.unanswered(budget, Effect::None))?;
         // In the last twentieth of its time a call would be cut off before its answer, and leave a
         // dead entry. Many calls that started together also reach their limit together.
@@ -166,9 +166,9 @@ impl Records {
             () = primary_replaced(client) => Err(replaced(budget.spent(), effect)),
         };
         match &answer {
-            Ok(Ok(_)) => shared.pool.reachability.answered(),
-            Ok(Err(error)) if is_answer(error) => shared.pool.reachability.answered(),
-            Ok(Err(_)) | Err(_) => shared.pool.reachability.unanswered(),
+            Ok(Ok(_)) => resources.pool.reachability.answered(),
+            Ok(Err(error)) if is_answer(error) => resources.pool.reachability.answered(),
+            Ok(Err(_)) | Err(_) => resources.pool.reachability.unanswered(),
         }
         match &answer {
             Ok(Err(error)) => ended_before(client, error).map_or(answer, Err),

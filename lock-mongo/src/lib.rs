@@ -231,20 +231,20 @@
 // The floors, from the top. A file imports only from floors below its own; `scripts/check-imports`
 // tests that.
 //
-//     once           work that is done once: locked documents with a remembered outcome
-//     documents      locked documents: fluent calls, guard, builder
-//     builder        the builder of the provider, and the options of both styles
-//     provider       the store under the lease engine
-//     store          the requests of the engine and of operators, passed to
-//     requests       one file per request: build by lease, send by calls, decode, decide
-//     calls          one call of the driver: its session, its connection, its time
-//     records        one store: its collection, options, deployment
-//     shared         the pool and the streams of one client
-//     streams        its change streams
-//     pool           its connections, and the calls in flight
-//     index          the TTL index and the owner indexes
-//     topology       the kind of deployment and of collection, and why no server can be used
-//     lease          the record: filters, pipelines, projections and answers, without I/O
+//     once              work that is done once: locked documents with a remembered outcome
+//     documents         locked documents: fluent calls, guard, builder
+//     builder           the builder of the provider, and the options of both styles
+//     provider          the store under the lease engine
+//     store             the requests of the engine and of operators, passed to
+//     requests          one file per request: build by lease, send by calls, decode, decide
+//     calls             one call of the driver: its session, its connection, its time
+//     records           one store: its collection, options, deployment
+//     client_resources  the pool and the streams of one client
+//     streams           its change streams
+//     pool              its connections, and the calls in flight
+//     index             the TTL index and the owner indexes
+//     topology          the kind of deployment and of collection, and why no server can be used
+//     lease             the record: filters, pipelines, projections and answers, without I/O
 //
 // On the ground: bson, budget, claim, error, ids, numbers, recent_use. Apart: fenced.
 //
@@ -270,6 +270,7 @@ mod budget;
 mod builder;
 mod calls;
 mod claim;
+mod client_resources;
 mod documents;
 mod error;
 mod fenced;
@@ -286,7 +287,6 @@ mod recent_use;
 mod records;
 mod requests;
 mod server_clock;
-mod shared;
 mod store;
 mod streams;
 mod topology;

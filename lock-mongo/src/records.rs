@@ -14,13 +14,13 @@ use mongodb::{Collection, Database};
 use tokio::time::timeout;
 
 use crate::budget::Budget;
+use crate::client_resources::ClientResources;
 use crate::error::{Effect, translate, unanswered};
 use crate::index::Indexes;
 use crate::lease::{Clock, Layout};
 use crate::numbers::millis;
 use crate::recent_use::RecentUse;
 use crate::server_clock::ServerClock;
-use crate::shared::Shared;
 use crate::topology::{Deployment, Kept, Topology};
 
 /// The records of one store.
@@ -42,7 +42,7 @@ pub(crate) struct Records {
     /// How many calls may be in flight; `None` for the default.
     pub(crate) calls_at_once: Option<NonZeroUsize>,
     /// The pool and the streams that all stores of the client share.
-    pub(crate) shared: OnceLock<Shared>,
+    pub(crate) resources: OnceLock<ClientResources>,
     pub(crate) recent_use: RecentUse,
     pub(crate) server_clock: ServerClock,
     /// The length of the document that was brought last, or of the longest that came with it.
@@ -63,30 +63,30 @@ pub(crate) enum IfMissing {
 }
 
 impl Records {
-    /// Returns the pool and the streams of the client; see [`Shared::of`].
-    pub(crate) fn shared(&self) -> Option<&Shared> {
-        if self.shared.get().is_none() {
-            let shared = Shared::of(self.database.client(), self.calls_at_once)?;
-            return Some(self.shared.get_or_init(|| shared));
+    /// Returns the pool and the streams of the client; see [`ClientResources::of`].
+    pub(crate) fn resources(&self) -> Option<&ClientResources> {
+        if self.resources.get().is_none() {
+            let resources = ClientResources::of(self.database.client(), self.calls_at_once)?;
+            return Some(self.resources.get_or_init(|| resources));
         }
-        self.shared.get()
+        self.resources.get()
     }
 
     /// Returns the pool and the streams of the client, and waits for them if need be.
-    pub(crate) async fn shared_within(&self, budget: Budget) -> Result<&Shared> {
-        if let Some(shared) = self.shared() {
-            return Ok(shared);
+    pub(crate) async fn resources_within(&self, budget: Budget) -> Result<&ClientResources> {
+        if let Some(resources) = self.resources() {
+            return Ok(resources);
         }
-        let found = timeout(budget.left(), Shared::wait_for(self.database.client(), self.calls_at_once)).await;
-        let shared = found.map_err(|_| unanswered(budget.limit(), Effect::None))?;
-        let shared = shared.map_err(|error| translate(&error, Effect::None))?;
-        Ok(self.shared.get_or_init(|| shared))
+        let found = timeout(budget.left(), ClientResources::wait_for(self.database.client(), self.calls_at_once)).await;
+        let found = found.map_err(|_| unanswered(budget.limit(), Effect::None))?;
+        let resources = found.map_err(|error| translate(&error, Effect::None))?;
+        Ok(self.resources.get_or_init(|| resources))
     }
 
     /// Creates missing indexes in the background, now and then.
     pub(crate) fn ensure_indexes(&self) {
-        if let Some(shared) = self.shared() {
-            self.indexes.ensure(&shared.pool, &self.collection, &self.layout);
+        if let Some(resources) = self.resources() {
+            self.indexes.ensure(&resources.pool, &self.collection, &self.layout);
         }
     }
 

@@ -121,7 +121,7 @@ impl LeaseStore for MongoStore {
         // It is known with the first answer, and no caller waits before that.
         capabilities.min_ttl = records.min_ttl;
         capabilities.push = deployment.is_some_and(|known| known != Deployment::Standalone)
-            && records.shared().is_none_or(|shared| shared.streams.any());
+            && records.resources().is_none_or(|resources| resources.streams.any());
         capabilities.renew_batch = BATCH;
         capabilities.acquire_batch = acquire_batch(deployment, &records.if_missing);
         capabilities.ordered_claims = deployment.is_some_and(|known| records.orders_sessions(known));
@@ -137,7 +137,7 @@ impl LeaseStore for MongoStore {
         if records.topology.known().is_none() {
             return Some(Box::pin(async move { records.deployment_within(Budget::new(limit)).await.map(drop) }));
         }
-        let pool = &records.shared()?.pool;
+        let pool = &records.resources()?.pool;
         if pool.reachability.is_certain() {
             return None;
         }
@@ -145,7 +145,7 @@ impl LeaseStore for MongoStore {
     }
 
     fn lanes(&self) -> Option<Lanes> {
-        self.records.shared().map(|shared| shared.pool.lanes.clone())
+        self.records.resources().map(|resources| resources.pool.lanes.clone())
     }
 
     async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
@@ -166,7 +166,7 @@ impl LeaseStore for MongoStore {
 
     fn why_unanswered(&self, waited: Duration) -> Option<LockError> {
         let Records { database, topology, .. } = &self.records;
-        let reachability = &self.records.shared()?.pool.reachability;
+        let reachability = &self.records.resources()?.pool.reachability;
         Some(left_unanswered(database.client(), reachability, topology.known(), waited))
     }
 

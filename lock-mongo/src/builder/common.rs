@@ -93,7 +93,7 @@ impl Common {
             token_floor,
             calls_at_once: self.calls_at_once,
             min_ttl: self.min_ttl,
-            shared: OnceLock::new(),
+            resources: OnceLock::new(),
             recent_use: RecentUse::default(),
             server_clock: ServerClock::default(),
             document_len: AtomicUsize::default(),

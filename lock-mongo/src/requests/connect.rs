@@ -18,7 +18,8 @@ pub(crate) async fn prepare(records: &Records) -> Result<()> {
 
 /// More calls than connections would wait in the driver's own line.
 fn check_calls_at_once(records: &Records) -> Result<()> {
-    let pool = records.shared().map_or_else(|| pool_size(records.database.client()), |shared| shared.pool.size);
+    let pool =
+        records.resources().map_or_else(|| pool_size(records.database.client()), |resources| resources.pool.size);
     let Some(calls) = records.calls_at_once.filter(|calls| calls.get() > pool) else { return Ok(()) };
     let message = format!(
         "calls_at_once is {calls}, but the client's pool has {pool} connections (maxPoolSize): the other calls \

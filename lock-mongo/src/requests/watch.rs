@@ -24,9 +24,9 @@ pub(crate) async fn subscribe(records: &Records, provider: ProviderId) -> Result
     refuse_standalone(records, budget).await?;
     // A new subscription may follow a drop of the collection, and of its indexes.
     indexes.forget();
-    let shared = records.shared_within(budget).await?;
+    let resources = records.resources_within(budget).await?;
     let subject = Subject::new(collection.name(), layout.clone(), provider);
-    let subscribed = streams::subscribe(&shared.streams, database, collection, subject, budget).await;
+    let subscribed = streams::subscribe(&resources.streams, database, collection, subject, budget).await;
     subscribed.map_err(without_privilege).inspect_err(|error| {
         if error.kind() == ErrorKind::Unsupported {
             contained(|| tracing::info!(%error, database = database.name(), "waiters poll"));
@@ -46,7 +46,7 @@ pub(crate) async fn events(records: &Records) -> Result<LockEvents> {
         let namespace = records.collection.namespace().to_string();
         without_streams(&error).unwrap_or_else(|| lacks("changeStream", &namespace, &error))
     })?;
-    let changes = (changes, records.shared_within(budget).await?.streams.set_aside());
+    let changes = (changes, records.resources_within(budget).await?.streams.set_aside());
     let watcher = Watcher::new(records.layout.clone());
     let events = stream::unfold((Some(changes), watcher, VecDeque::new()), async |(changes, mut watcher, mut read)| {
         let mut changes = changes;

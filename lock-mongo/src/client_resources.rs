@@ -14,7 +14,7 @@ use crate::streams::Streams;
 
 /// The pool and the change streams of one client.
 #[derive(Clone, Debug)]
-pub(crate) struct Shared {
+pub(crate) struct ClientResources {
     pub(crate) pool: Arc<Pool>,
     pub(crate) streams: Arc<Streams>,
 }
@@ -22,7 +22,7 @@ pub(crate) struct Shared {
 /// The streams, and by them the pools, of all clients that have a store or an open stream.
 static CLIENTS: Mutex<Vec<Weak<Streams>>> = Mutex::new(Vec::new());
 
-impl Shared {
+impl ClientResources {
     /// Finds the pool and the streams of this client, or makes them with `calls_at_once`. Returns
     /// `None` outside of a runtime, and while another task uses the client's pool of sessions,
     /// which lasts for an instant: [`wait_for`](Self::wait_for) waits for it.
@@ -44,7 +44,7 @@ impl Shared {
     /// sessions.
     fn found(client: &Client, calls_at_once: Option<NonZeroUsize>, mut probe: ClientSession) -> Self {
         let mut clients = CLIENTS.lock().unwrap_or_else(PoisonError::into_inner);
-        clients.retain(|shared| shared.strong_count() > 0);
+        clients.retain(|client| client.strong_count() > 0);
         let mut known = clients.iter().filter_map(Weak::upgrade);
         if let Some(streams) = known.find(|streams| streams.pool().is_of(&mut probe)) {
             let pool = Arc::clone(streams.pool());
@@ -79,7 +79,7 @@ mod tests {
         Client::with_options(ClientOptions::parse("mongodb://127.0.0.1:1/").await.unwrap()).unwrap()
     }
 
-    fn is_same(one: &Shared, other: &Shared) -> bool {
+    fn is_same(one: &ClientResources, other: &ClientResources) -> bool {
         let is_same = Arc::ptr_eq(&one.streams, &other.streams);
         assert_eq!(Arc::ptr_eq(&one.pool, &other.pool), is_same);
         is_same
@@ -88,25 +88,25 @@ mod tests {
     #[tokio::test]
     async fn stores_share_a_pool_if_they_have_the_same_client() {
         let (a, b) = (client().await, client().await);
-        let first = Shared::of(&a, None).unwrap();
-        assert!(is_same(&first, &Shared::of(&a.clone(), None).unwrap()));
-        assert!(is_same(&first, &Shared::of(&a.database("x").client().clone(), None).unwrap()));
-        let second = Shared::of(&b, NonZeroUsize::new(3)).unwrap();
+        let first = ClientResources::of(&a, None).unwrap();
+        assert!(is_same(&first, &ClientResources::of(&a.clone(), None).unwrap()));
+        assert!(is_same(&first, &ClientResources::of(&a.database("x").client().clone(), None).unwrap()));
+        let second = ClientResources::of(&b, NonZeroUsize::new(3)).unwrap();
         assert!(!is_same(&first, &second));
         assert_eq!(second.pool.lanes.at_once(), 3);
-        assert!(is_same(&second, &Shared::of(&b, None).unwrap()));
+        assert!(is_same(&second, &ClientResources::of(&b, None).unwrap()));
         let (pool, streams) = (Arc::downgrade(&first.pool), Arc::downgrade(&first.streams));
         drop(first);
         let is_kept = pool.upgrade().is_some() || streams.upgrade().is_some();
         assert!(!is_kept, "nothing is kept for a client without stores");
-        assert!(Shared::of(&a, None).is_some());
+        assert!(ClientResources::of(&a, None).is_some());
     }
 
     #[tokio::test]
     async fn a_client_that_was_shut_down_is_not_taken_for_another() {
         let (a, b) = (client().await, client().await);
-        let first = Shared::of(&a, None).unwrap();
+        let first = ClientResources::of(&a, None).unwrap();
         a.shutdown().immediate(true).await;
-        assert!(!is_same(&first, &Shared::of(&b, None).unwrap()));
+        assert!(!is_same(&first, &ClientResources::of(&b, None).unwrap()));
     }
 }

@@ -11,7 +11,7 @@
 //! ```text
 //!  caller                      engine                                                store
 //!
-//!  acquire(key) ──► local queue: one turn per key             state::line
+//!  acquire(key) ──► local queue: one turn per key             state::local_queue
 //!                        │ turn
 //!                        ▼
 //!                   attempt ──► outbox: permit ─► try_acquire ─────────────────────► busy: a ticket
@@ -59,7 +59,7 @@
 //! **An acquisition**
 //! 1. `run/acquire.rs: acquire` checks the options (`check`), fixes the limit of the wait, and puts
 //!    all that the caller wants into one `Wanted`.
-//! 2. `run/local.rs: enter_local` takes the key's turn from `state/line.rs: try_take`. With a lease
+//! 2. `run/local.rs: enter_local` takes the key's turn from `state/local_queue.rs: try_take`. With a lease
 //!    of this process the walk ends here: it is handed on, or joined by a reader.
 //! 3. `run/acquire.rs: drive` begins a claim and does what `state/wait.rs: Wait` decides: attempt,
 //!    sleep, start, return.

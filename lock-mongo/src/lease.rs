@@ -46,7 +46,7 @@ mod write;
 pub(crate) use acquire::{BatchTokens, last_of};
 pub(crate) use admin::Victims;
 pub(crate) use answer::{
-    Acquisition, Forced, ForcedEntry, HolderState, Keyed, KeyedTickets, Marked, Released, State, Taken, TakenTogether,
+    AcquireReply, Forced, ForcedEntry, HolderState, Keyed, KeyedTickets, Marked, Released, State, Taken, TakenTogether,
     TicketStates, Waiters, Wrote, names,
 };
 pub(crate) use bound::{LATE, until};

@@ -12,7 +12,7 @@ use super::clock::ClockFile;
 use super::protocol::{Answer, ChildError, Job, Request};
 use crate::bounded::{LIVENESS, within};
 use crate::failure::{Failure, FailureKind};
-use crate::history::What;
+use crate::history::CallKind;
 use crate::recorder::{Holding, Recorder};
 
 /// The wall clock that a child sees.
@@ -151,7 +151,7 @@ impl Child {
             }
             Answer::Busy => {
                 if wait.is_zero() {
-                    acquisition.busy(What::Busy);
+                    acquisition.busy(CallKind::Busy);
                 }
                 Ok(Ok(None))
             }

@@ -27,7 +27,7 @@ pub struct Call {
     #[serde(default, skip_serializing_if = "is_exclusive")]
     pub mode: Mode,
     /// The kind of call, and its result.
-    pub what: What,
+    pub what: CallKind,
 }
 
 fn is_exclusive(mode: &Mode) -> bool {
@@ -38,7 +38,7 @@ fn is_exclusive(mode: &Mode) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum What {
+pub enum CallKind {
     /// The lock was granted.
     Granted {
         /// The token.
@@ -108,7 +108,7 @@ impl Call {
     #[must_use]
     pub fn hold(&self) -> Option<(u64, Duration, Duration)> {
         match (&self.what, self.answered) {
-            (What::Granted { token, until, .. }, Some(from)) if from < *until => Some((*token, from, *until)),
+            (CallKind::Granted { token, until, .. }, Some(from)) if from < *until => Some((*token, from, *until)),
             _ => None,
         }
     }
@@ -124,8 +124,8 @@ impl Call {
     /// it knows. If the answer is slow, others may have had the lock meanwhile.
     pub(crate) fn says_held(&self, calls: &[&Self]) -> bool {
         match self.what {
-            What::Busy => !self.may_be_before_its_release(calls),
-            What::GaveWay => {
+            CallKind::Busy => !self.may_be_before_its_release(calls),
+            CallKind::GaveWay => {
                 !self.may_be_before_its_release(calls) && !calls.iter().any(|other| self.may_give_way_to(other))
             }
             _ => false,
@@ -139,23 +139,24 @@ impl Call {
         let is_before = |moment: Duration| self.answered.is_none_or(|answered| moment <= answered);
         let was_granted_since = |token: u64| {
             let mut grants = of_client().filter_map(|other| match other.what {
-                What::Granted { token, .. } => Some((token, other.answered?)),
+                CallKind::Granted { token, .. } => Some((token, other.answered?)),
                 _ => None,
             });
             grants.any(|(later, answered)| later > token && answered < self.asked)
         };
         of_client().any(|other| match &other.what {
-            What::Granted { end: End::Released { asked, answered }, .. } => {
+            CallKind::Granted { end: End::Released { asked, answered }, .. } => {
                 is_before(*asked) && *answered >= self.asked
             }
-            What::Granted { token, until, end: End::Unknown } => is_before(*until) && !was_granted_since(*token),
+            CallKind::Granted { token, until, end: End::Unknown } => is_before(*until) && !was_granted_since(*token),
             _ => false,
         })
     }
 
     /// Whether the other is an acquisition of the same client that was pending at the same time.
     fn may_give_way_to(&self, other: &Self) -> bool {
-        let is_acquisition = matches!(other.what, What::Granted { .. } | What::Busy | What::GaveWay | What::NotGranted);
+        let is_acquisition =
+            matches!(other.what, CallKind::Granted { .. } | CallKind::Busy | CallKind::GaveWay | CallKind::NotGranted);
         let ends_before = |one: &Self, other: &Self| one.answered.is_some_and(|answered| answered < other.asked);
         is_acquisition
             && !std::ptr::eq(self, other)
@@ -168,8 +169,8 @@ impl Call {
     /// it cannot have held the lock.
     pub(crate) fn possible_hold(&self) -> Option<(Duration, Option<Duration>)> {
         match &self.what {
-            What::Granted { end: End::Released { answered, .. }, .. } => Some((self.asked, Some(*answered))),
-            What::Granted { .. } | What::NotGranted => Some((self.asked, None)),
+            CallKind::Granted { end: End::Released { answered, .. }, .. } => Some((self.asked, Some(*answered))),
+            CallKind::Granted { .. } | CallKind::NotGranted => Some((self.asked, None)),
             _ => None,
         }
     }

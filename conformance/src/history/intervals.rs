@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use distlock_api::Mode;
 
-use super::call::{Call, End, What, by_key};
+use super::call::{Call, CallKind, End, by_key};
 use super::modes::{Kind, kind, may_be_refused, numbers};
 use super::violation::Violation;
 
@@ -161,7 +161,7 @@ fn may_have_joined(call: &Call, calls: &[&Call]) -> bool {
 /// Compares writes of which one had ended before the other began.
 fn register(calls: &[&Call]) -> Vec<Violation> {
     let write = |call: &&Call| match (&call.what, call.answered) {
-        (What::Wrote { token }, Some(answered)) => Some((*token, answered)),
+        (CallKind::Wrote { token }, Some(answered)) => Some((*token, answered)),
         _ => None,
     };
     let writes: Vec<(&Call, u64, Duration)> =
@@ -192,10 +192,10 @@ fn overtaken(calls: &[&Call]) -> Vec<Violation> {
     for first in calls {
         let Some(queued) = first.queued else { continue };
         for later in calls.iter().filter(|later| later.asked > queued) {
-            let (What::Granted { token, .. }, Some(granted)) = (&later.what, later.answered) else { continue };
+            let (CallKind::Granted { token, .. }, Some(granted)) = (&later.what, later.answered) else { continue };
             let is_overtaken = match &first.what {
-                What::Granted { token: of_first, .. } => token < of_first,
-                What::NotGranted => first.answered.is_none_or(|left| granted < left),
+                CallKind::Granted { token: of_first, .. } => token < of_first,
+                CallKind::NotGranted => first.answered.is_none_or(|left| granted < left),
                 _ => false,
             };
             if is_overtaken {
@@ -222,10 +222,10 @@ fn busy_without_holder(calls: &[&Call]) -> Vec<Violation> {
 
 /// Only acquisitions that have not ended may have left something.
 fn left(calls: &[&Call]) -> Vec<Violation> {
-    let holds = calls.iter().any(|call| matches!(call.what, What::Granted { end: End::Open, .. }));
-    let waits = calls.iter().any(|call| call.what == What::NotGranted && call.answered.is_none());
+    let holds = calls.iter().any(|call| matches!(call.what, CallKind::Granted { end: End::Open, .. }));
+    let waits = calls.iter().any(|call| call.what == CallKind::NotGranted && call.answered.is_none());
     let is_left = |call: &&&Call| match call.what {
-        What::Left { held, waiting } => (held && !holds) || (waiting > 0 && !waits),
+        CallKind::Left { held, waiting } => (held && !holds) || (waiting > 0 && !waits),
         _ => false,
     };
     calls.iter().filter(is_left).map(|call| Violation::LeftBehind(Box::new((*call).clone()))).collect()
@@ -248,7 +248,7 @@ pub(super) fn too_little(calls: &[Call], expected: Expected) -> Vec<Violation> {
 /// Counts attempts that were answered busy, and grants that waited for the end of another certain
 /// hold.
 fn contended(calls: &[&Call]) -> usize {
-    let busy = calls.iter().filter(|call| matches!(call.what, What::Busy | What::GaveWay)).count();
+    let busy = calls.iter().filter(|call| matches!(call.what, CallKind::Busy | CallKind::GaveWay)).count();
     let holds = holds(calls);
     let has_waited = |pair: &&[Hold<'_>]| pair[1].call.asked < pair[0].until && pair[0].call.excludes(pair[1].call);
     let waited = holds.windows(2).filter(has_waited).count();

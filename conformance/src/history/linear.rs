@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use distlock_api::Mode;
 
-use super::call::{Call, End, What};
+use super::call::{Call, CallKind, End};
 use super::modes::{Kind, fits, kind, may_keep_back};
 use super::violation::Violation;
 
@@ -298,7 +298,7 @@ fn steps<'a>(calls: &[&'a Call], answers: Answers) -> Vec<Step<'a>> {
     for (number, call) in calls.iter().enumerate() {
         let mut step = |effect, asked, answered| steps.push(Step { call, effect, asked, answered });
         match &call.what {
-            What::Granted { token, until, end } => {
+            CallKind::Granted { token, until, end } => {
                 let effect = Effect::Grant { call: number, token: *token };
                 step(effect, call.asked, Some(call.answered.unwrap_or(Duration::MAX)));
                 match end {
@@ -307,16 +307,20 @@ fn steps<'a>(calls: &[&'a Call], answers: Answers) -> Vec<Step<'a>> {
                     End::Unknown | End::Lost => step(Effect::End { call: number }, *until, None),
                 }
             }
-            What::NotGranted => {
+            CallKind::NotGranted => {
                 step(Effect::PossibleGrant { call: number }, call.asked, None);
                 step(Effect::End { call: number }, call.asked, None);
             }
-            What::Busy | What::GaveWay if may_be_held_before(call, calls, answers) => {}
-            What::Busy | What::GaveWay if call.says_held(calls) => {
+            CallKind::Busy | CallKind::GaveWay if may_be_held_before(call, calls, answers) => {}
+            CallKind::Busy | CallKind::GaveWay if call.says_held(calls) => {
                 let behind = may_be_behind(call, calls);
                 step(Effect::Busy { behind }, call.asked, Some(call.answered.unwrap_or(Duration::MAX)));
             }
-            What::Busy | What::GaveWay | What::Wrote { .. } | What::Sent { .. } | What::Left { .. } => {}
+            CallKind::Busy
+            | CallKind::GaveWay
+            | CallKind::Wrote { .. }
+            | CallKind::Sent { .. }
+            | CallKind::Left { .. } => {}
         }
     }
     steps.sort_by_key(|step| step.asked);
@@ -332,7 +336,7 @@ fn may_be_held_before(call: &Call, calls: &[&Call], answers: Answers) -> bool {
         call.answered.is_none_or(|answered| other.asked <= answered)
             && other.answered.is_none_or(|answered| call.asked <= answered)
     };
-    let may_hold = |other: &&&Call| matches!(other.what, What::Granted { .. } | What::NotGranted);
+    let may_hold = |other: &&&Call| matches!(other.what, CallKind::Granted { .. } | CallKind::NotGranted);
     let mut others = calls.iter().filter(may_hold).filter(is_long).filter(is_pending);
     // Permits exclude others by their sum.
     let are_permits = |other: &Call| [call.mode, other.mode].map(kind) == [Kind::Permits; 2];
@@ -346,8 +350,8 @@ fn may_be_behind(call: &Call, calls: &[&Call]) -> bool {
         return false;
     }
     let may_wait = |other: &&Call| match other.what {
-        What::Granted { .. } => other.answered.is_none_or(|answered| answered >= call.asked),
-        What::NotGranted => true,
+        CallKind::Granted { .. } => other.answered.is_none_or(|answered| answered >= call.asked),
+        CallKind::NotGranted => true,
         _ => false,
     };
     let is_earlier = |other: &&Call| call.answered.is_none_or(|answered| other.asked <= answered);

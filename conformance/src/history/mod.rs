@@ -24,7 +24,7 @@
 //! ```
 //! use std::time::Duration;
 //! use distlock_api::Mode;
-//! use distlock_conformance::history::{Call, End, Expected, Violation, What, violations};
+//! use distlock_conformance::history::{Call, End, Expected, Violation, CallKind, violations};
 //!
 //! let held = |client, token, from, until| Call {
 //!     client,
@@ -33,7 +33,7 @@
 //!     answered: Some(Duration::from_millis(from)),
 //!     queued: None,
 //!     mode: Mode::Exclusive,
-//!     what: What::Granted { token, until: Duration::from_millis(until), end: End::Lost },
+//!     what: CallKind::Granted { token, until: Duration::from_millis(until), end: End::Lost },
 //! };
 //! let found = violations(&[held(1, 1, 0, 20), held(2, 2, 10, 30)], Expected::default());
 //! assert!(matches!(found[0], Violation::Overlap(_)));
@@ -49,7 +49,7 @@ mod tests;
 mod violation;
 
 pub(crate) use call::by_key;
-pub use call::{Call, End, What};
+pub use call::{Call, CallKind, End};
 pub use intervals::Expected;
 use linear::Answers;
 pub use violation::Violation;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::call::{Call, End, What};
+use super::call::{Call, CallKind, End};
 
 /// A violation in a history.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,7 +135,7 @@ impl fmt::Display for Call {
             None => "and the history ended".to_owned(),
         };
         match &self.what {
-            What::Granted { token, until, end } => {
+            CallKind::Granted { token, until, end } => {
                 write!(f, ", granted token {token} {answered}, held until {until:?}, ")?;
                 match end {
                     End::Open => f.write_str("not ended"),
@@ -144,13 +144,13 @@ impl fmt::Display for Call {
                     End::Lost => f.write_str("lost"),
                 }
             }
-            What::Busy => write!(f, ", busy {answered}"),
-            What::GaveWay => write!(f, ", busy or behind another caller {answered}"),
-            What::NotGranted => write!(f, ", not granted {answered}"),
-            What::Wrote { token } => write!(f, ", written under token {token} {answered}"),
-            What::Sent { request, answer: Some(answer) } => write!(f, ", {request}: {answer} {answered}"),
-            What::Sent { request, answer: None } => write!(f, ", {request}: no answer"),
-            What::Left { held, waiting } => write!(f, ", held: {held}, waiting: {waiting} {answered}"),
+            CallKind::Busy => write!(f, ", busy {answered}"),
+            CallKind::GaveWay => write!(f, ", busy or behind another caller {answered}"),
+            CallKind::NotGranted => write!(f, ", not granted {answered}"),
+            CallKind::Wrote { token } => write!(f, ", written under token {token} {answered}"),
+            CallKind::Sent { request, answer: Some(answer) } => write!(f, ", {request}: {answer} {answered}"),
+            CallKind::Sent { request, answer: None } => write!(f, ", {request}: no answer"),
+            CallKind::Left { held, waiting } => write!(f, ", held: {held}, waiting: {waiting} {answered}"),
         }
     }
 }

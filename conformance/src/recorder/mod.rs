@@ -11,7 +11,7 @@ use distlock_api::{LockKey, Mode};
 use tokio::time::Instant;
 
 use crate::failure::{Failure, Verdict};
-use crate::history::{Call, End, Expected, Violation, What, violations, violations_amid_faults};
+use crate::history::{Call, CallKind, End, Expected, Violation, violations, violations_amid_faults};
 
 pub(crate) use provider::RecordedProvider;
 
@@ -21,7 +21,7 @@ const MOST: usize = 20_000;
 /// How many requests to stores are kept.
 const MOST_SENT: usize = 2_000;
 
-/// The name of a renewal in [`What::Sent`].
+/// The name of a renewal in [`CallKind::Sent`].
 pub(crate) const RENEWAL: &str = "renewal";
 
 /// The history of one check.
@@ -77,19 +77,19 @@ impl Recorder {
 
     /// Records an acquisition that was requested at the moment `asked`.
     pub(crate) fn acquisition_since(&self, client: usize, key: &LockKey, mode: Mode, asked: Duration) -> Acquisition {
-        let entry = self.entry(client, key, asked, None, What::NotGranted);
+        let entry = self.entry(client, key, asked, None, CallKind::NotGranted);
         entry.change(|call| call.mode = mode);
         Acquisition(Some(entry))
     }
 
     /// Records a write under a token, from the moment `asked` until now.
     pub(crate) fn wrote(&self, client: usize, key: &LockKey, token: u64, asked: Duration) {
-        self.entry(client, key, asked, Some(self.now()), What::Wrote { token });
+        self.entry(client, key, asked, Some(self.now()), CallKind::Wrote { token });
     }
 
     /// Records what the store has left of a key, queried at the moment `asked`.
     pub(crate) fn left(&self, client: usize, key: &LockKey, held: bool, waiting: u32, asked: Duration) {
-        self.entry(client, key, asked, Some(self.now()), What::Left { held, waiting });
+        self.entry(client, key, asked, Some(self.now()), CallKind::Left { held, waiting });
     }
 
     /// Records that the client's last acquisition of the key has a ticket in the queue.
@@ -101,7 +101,14 @@ impl Recorder {
         }
     }
 
-    fn entry(&self, client: usize, key: &LockKey, asked: Duration, answered: Option<Duration>, what: What) -> Entry {
+    fn entry(
+        &self,
+        client: usize,
+        key: &LockKey,
+        asked: Duration,
+        answered: Option<Duration>,
+        what: CallKind,
+    ) -> Entry {
         let call =
             Call { client, key: key.as_str().to_owned(), asked, answered, queued: None, mode: Mode::Exclusive, what };
         let mut history = self.history();
@@ -132,10 +139,10 @@ impl Recorder {
             let is_first = known.insert(call.key.as_str());
             let took = call.answered.map(|answered| answered.saturating_sub(call.asked)).unwrap_or_default();
             slowest = slowest.max(match &call.what {
-                What::Granted { end: End::Released { asked, answered }, .. } if !is_first => *answered - *asked,
-                What::Granted { end: End::Released { asked, answered }, .. } => took.max(*answered - *asked),
-                What::Granted { .. } if is_first => took,
-                What::Busy => took,
+                CallKind::Granted { end: End::Released { asked, answered }, .. } if !is_first => *answered - *asked,
+                CallKind::Granted { end: End::Released { asked, answered }, .. } => took.max(*answered - *asked),
+                CallKind::Granted { .. } if is_first => took,
+                CallKind::Busy => took,
                 _ => Duration::ZERO,
             });
         }
@@ -153,7 +160,7 @@ impl Recorder {
     ) {
         let since = |moment: Instant| moment.saturating_duration_since(self.0.origin);
         let (answered, answer) = answer.map(|(at, said)| (since(at), said)).unzip();
-        let what = What::Sent { request: request.to_owned(), answer };
+        let what = CallKind::Sent { request: request.to_owned(), answer };
         let (key, asked) = (key.as_str().to_owned(), since(asked));
         let call = Call { client, key, asked, answered, queued: None, mode: Mode::Exclusive, what };
         let mut history = self.history();
@@ -211,7 +218,7 @@ impl Entry {
 
     fn end(&self, how: End) {
         self.change(|call| {
-            if let What::Granted { end, .. } = &mut call.what {
+            if let CallKind::Granted { end, .. } = &mut call.what {
                 *end = how;
             }
         });
@@ -226,17 +233,17 @@ impl Acquisition {
         let entry = self.0.take().expect("taken at its end");
         let now = entry.recorder.now();
         entry.change(|call| {
-            (call.answered, call.what) = (Some(now), What::Granted { token, until: now, end: End::Open });
+            (call.answered, call.what) = (Some(now), CallKind::Granted { token, until: now, end: End::Open });
         });
         Holding { entry: Some(entry) }
     }
 
-    /// Records the answer "busy" to a single attempt: [`What::Busy`] or [`What::GaveWay`].
-    pub(crate) fn busy(mut self, what: What) {
+    /// Records the answer "busy" to a single attempt: [`CallKind::Busy`] or [`CallKind::GaveWay`].
+    pub(crate) fn busy(mut self, what: CallKind) {
         self.end(what);
     }
 
-    fn end(&mut self, what: What) {
+    fn end(&mut self, what: CallKind) {
         if let Some(entry) = self.0.take() {
             let now = entry.recorder.now();
             entry.change(|call| (call.answered, call.what) = (Some(now), what));
@@ -246,7 +253,7 @@ impl Acquisition {
 
 impl Drop for Acquisition {
     fn drop(&mut self) {
-        self.end(What::NotGranted);
+        self.end(CallKind::NotGranted);
     }
 }
 
@@ -264,7 +271,7 @@ impl Holding {
     pub(crate) fn until(&self, moment: Duration) {
         let Some(entry) = &self.entry else { return };
         entry.change(|call| {
-            if let What::Granted { until, .. } = &mut call.what {
+            if let CallKind::Granted { until, .. } = &mut call.what {
                 *until = moment.max(*until);
             }
         });

@@ -11,7 +11,7 @@ use distlock_api::{
 use tokio::time::Instant;
 
 use super::{Acquisition, Holding, Recorder};
-use crate::history::What;
+use crate::history::CallKind;
 
 /// Records the calls of a client. It changes nothing and adds no await.
 pub(crate) struct RecordedProvider {
@@ -58,12 +58,12 @@ impl LockProvider for RecordedProvider {
 }
 
 /// Returns what the answer "busy" means for a call with these options: `None` after a wait.
-fn busy_of(options: &AcquireOptions) -> Option<What> {
-    let what = if options.is_batched() { What::GaveWay } else { What::Busy };
+fn busy_of(options: &AcquireOptions) -> Option<CallKind> {
+    let what = if options.is_batched() { CallKind::GaveWay } else { CallKind::Busy };
     (options.wait() == Wait::Try).then_some(what)
 }
 
-fn recorded(acquired: Acquired, acquisition: Acquisition, busy_means: Option<What>) -> Acquired {
+fn recorded(acquired: Acquired, acquisition: Acquisition, busy_means: Option<CallKind>) -> Acquired {
     match acquired {
         Acquired::Held(guard) => {
             let holding = acquisition.granted(guard.fencing_token().get());
@@ -209,7 +209,7 @@ mod tests {
 
     impl Drop for Looks {
         fn drop(&mut self) {
-            let What::Granted { end, .. } = self.0.calls()[0].what.clone() else { panic!("not granted") };
+            let CallKind::Granted { end, .. } = self.0.calls()[0].what.clone() else { panic!("not granted") };
             self.1.lock().unwrap().push(end);
         }
     }
@@ -231,6 +231,6 @@ mod tests {
         for seen in [ends, more, even_more] {
             assert!(!matches!(seen.lock().unwrap()[..], [End::Open] | []));
         }
-        assert!(matches!(recorder.calls()[0].what, What::Granted { end: End::Released { .. }, .. }));
+        assert!(matches!(recorder.calls()[0].what, CallKind::Granted { end: End::Released { .. }, .. }));
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::history::{Call, End, What, by_key};
+use crate::history::{Call, CallKind, End, by_key};
 
 /// How many samples of a check are kept, evenly spread from the least to the greatest.
 const MOST: usize = 200;
@@ -51,7 +51,7 @@ impl Measures {
 
 fn free_grants<'a>(calls: &'a [&Call]) -> impl Iterator<Item = Duration> + 'a {
     calls.iter().enumerate().filter_map(move |(number, call)| {
-        let (What::Granted { .. }, Some(answered)) = (&call.what, call.answered) else { return None };
+        let (CallKind::Granted { .. }, Some(answered)) = (&call.what, call.answered) else { return None };
         let is_in_the_way = |other: &Call| {
             let hold = other.possible_hold();
             hold.is_some_and(|(from, until)| from <= answered && until.is_none_or(|until| until >= call.asked))
@@ -66,7 +66,7 @@ fn hand_overs(calls: &[&Call]) -> Vec<Duration> {
     let mut holds: Vec<&Call> = calls.iter().copied().filter(|call| call.hold().is_some()).collect();
     holds.sort_by_key(|call| call.answered);
     let hand_over = |pair: &[&Call]| match (&pair[0].what, pair[1].answered) {
-        (What::Granted { end: End::Released { asked, .. }, .. }, Some(granted))
+        (CallKind::Granted { end: End::Released { asked, .. }, .. }, Some(granted))
             if pair[1].asked < *asked && pair[0].excludes(pair[1]) =>
         {
             granted.checked_sub(*asked)

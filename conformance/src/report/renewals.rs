@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::history::{Call, What};
+use crate::history::{Call, CallKind};
 use crate::recorder::RENEWAL;
 
 /// The maximum of lines. Those of the failure's locks come first.
@@ -13,7 +13,7 @@ const MOST: usize = 6;
 pub(super) fn lines(calls: &[Call], shown_by: &[Call]) -> Vec<String> {
     let mut renewals: BTreeMap<(bool, usize, &str), Vec<&Call>> = BTreeMap::new();
     for call in calls {
-        if matches!(&call.what, What::Sent { request, .. } if request == RENEWAL) {
+        if matches!(&call.what, CallKind::Sent { request, .. } if request == RENEWAL) {
             let is_other = !shown_by.iter().any(|shown| shown.key == call.key);
             renewals.entry((is_other, call.client, &call.key)).or_default().push(call);
         }
@@ -42,7 +42,7 @@ fn line(client: usize, key: &str, sent: &[&Call]) -> String {
 
 fn answer(call: &Call) -> Option<&str> {
     match &call.what {
-        What::Sent { answer, .. } => answer.as_deref(),
+        CallKind::Sent { answer, .. } => answer.as_deref(),
         _ => None,
     }
 }
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     fn sent(at: u64, said: Option<&str>) -> Call {
-        let what = What::Sent { request: RENEWAL.to_owned(), answer: said.map(str::to_owned) };
+        let what = CallKind::Sent { request: RENEWAL.to_owned(), answer: said.map(str::to_owned) };
         let asked = Duration::from_millis(at);
         let answered = said.map(|_| asked + Duration::from_millis(3));
         Call { client: 1, key: "k".to_owned(), asked, answered, queued: None, mode: Mode::Exclusive, what }

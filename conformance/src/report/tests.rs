@@ -5,7 +5,7 @@ use std::time::Duration;
 use distlock_api::Mode;
 
 use super::*;
-use crate::history::{End, What};
+use crate::history::{CallKind, End};
 
 fn held(key: &str, token: u64, ms: [u64; 4]) -> Call {
     let [asked, answered, until, released] = ms.map(Duration::from_millis);
@@ -17,7 +17,7 @@ fn held(key: &str, token: u64, ms: [u64; 4]) -> Call {
         answered: Some(answered),
         queued: None,
         mode: Mode::Exclusive,
-        what: What::Granted { token, until, end },
+        what: CallKind::Granted { token, until, end },
     }
 }
 

@@ -235,7 +235,7 @@ mod tests {
     use super::*;
     use crate::client::Client;
     use crate::failure::FixtureError;
-    use crate::history::What;
+    use crate::history::CallKind;
     use crate::profile::Profile;
 
     struct Nothing;
@@ -264,7 +264,7 @@ mod tests {
             ttls.lock().unwrap().push(cx.short().as_secs());
             let attempt = cx.recorder().acquisition(1, &LockKey::new("k").unwrap(), Mode::Exclusive);
             tokio::time::sleep(answer).await;
-            attempt.busy(What::Busy);
+            attempt.busy(CallKind::Busy);
             if cx.short() < needs { Err(Failure::new("a renewed lease was lost").if_in_time()) } else { Ok(()) }
         };
         let (outcome, _) = judged(&Subject::profile("check", "promise"), &stage, plan, check).await;

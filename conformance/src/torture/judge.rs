@@ -8,7 +8,7 @@ use super::participants::{Participants, Work};
 use crate::bounded::{LIVENESS, eventually};
 use crate::client::{Client, is_settled};
 use crate::failure::{Failure, Verdict, ensure};
-use crate::history::{Call, End, Expected, What};
+use crate::history::{Call, CallKind, End, Expected};
 use crate::leases::renewed;
 
 /// A round with less than this proves nothing. The time before its faults is enough for many times
@@ -40,7 +40,7 @@ pub(super) async fn judge(
     let granted: Vec<Duration> = calls.iter().filter_map(granted_at).filter(|at| *at <= at_work).collect();
     let stall = longest_stall(granted.clone(), at_work);
     let released =
-        calls.iter().filter(|call| matches!(call.what, What::Granted { end: End::Released { .. }, .. })).count();
+        calls.iter().filter(|call| matches!(call.what, CallKind::Granted { end: End::Released { .. }, .. })).count();
     work.tally.passed(calls.len() + released, granted.len(), at_work);
     work.tally.stalled(stall, name);
     Ok(format!("{} grants in {at_work:.1?}, longest stall {stall:.1?}", granted.len()))
@@ -108,7 +108,7 @@ fn ensure_tokens_increase(participants: &mut Participants, calls: &[Call]) -> Ve
     for (key, greatest) in participants.keys.iter().zip(&mut participants.tokens) {
         let of_key = calls.iter().filter(|call| call.key == key.as_str());
         let tokens = of_key.filter_map(|call| match call.what {
-            What::Granted { token, .. } => Some((token, call)),
+            CallKind::Granted { token, .. } => Some((token, call)),
             _ => None,
         });
         let before = *greatest;
@@ -124,7 +124,7 @@ fn ensure_tokens_increase(participants: &mut Participants, calls: &[Call]) -> Ve
 }
 
 fn granted_at(call: &Call) -> Option<Duration> {
-    matches!(call.what, What::Granted { .. }).then_some(call.answered).flatten()
+    matches!(call.what, CallKind::Granted { .. }).then_some(call.answered).flatten()
 }
 
 /// The longest time without a grant, from the beginning of the work to its end.

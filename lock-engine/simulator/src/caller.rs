@@ -11,7 +11,7 @@ use distlock_api::{
     AcquireOptions, ErrorKind, FencingToken, LeaseOptions, LockError, LockGuard, LockKey, LockProviderExt, Loss,
     LostSignal, Mode, ReleaseOutcome, Wait,
 };
-use distlock_conformance::history::{Call, End, What};
+use distlock_conformance::history::{Call, End, CallKind};
 use distlock_engine::{AcquiredLease, LeaseGuard, LeaseProvider, NotCommitted};
 use fastrand::Rng;
 use futures_util::future::join_all;
@@ -37,7 +37,7 @@ impl Records {
     fn begin(&self, client: usize, key: &str, asked: Duration, mode: Mode) -> usize {
         let mut calls = self.calls.lock().expect("one thread");
         let key = key.to_owned();
-        calls.push(Call { client, key, asked, answered: None, queued: None, mode, what: What::NotGranted });
+        calls.push(Call { client, key, asked, answered: None, queued: None, mode, what: CallKind::NotGranted });
         calls.len() - 1
     }
 
@@ -115,7 +115,7 @@ impl Caller {
                 self.check_owner(&guard, owner && kind >= 0.25);
                 self.hold(call, guard).await;
             }
-            Ok(None) => self.records.update(call, |call| (call.answered, call.what) = (Some(answered), What::Busy)),
+            Ok(None) => self.records.update(call, |call| (call.answered, call.what) = (Some(answered), CallKind::Busy)),
             Err(error) => return self.ended(call, &error),
         }
         true
@@ -267,7 +267,7 @@ impl Caller {
         let mut answered = now;
         self.records.update(call, |call| {
             answered = *call.answered.get_or_insert(now);
-            call.what = What::Granted { token, until: now, end: End::Unknown };
+            call.what = CallKind::Granted { token, until: now, end: End::Unknown };
         });
         // A guard that a refused commit returns may have been lost meanwhile.
         if answered == now && guard.loss() == Some(Loss::Expired) {
@@ -323,9 +323,9 @@ struct Held {
 }
 
 impl Held {
-    fn granted(self, end: End) -> What {
+    fn granted(self, end: End) -> CallKind {
         let Self { token, until, proves } = self;
-        if proves { What::Granted { token, until, end } } else { What::NotGranted }
+        if proves { CallKind::Granted { token, until, end } } else { CallKind::NotGranted }
     }
 }
 

@@ -30,7 +30,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use distlock_api::{Accounting, LockProvider};
-use distlock_conformance::history::{Call, Expected, Violation, What, violations};
+use distlock_conformance::history::{Call, Expected, Violation, CallKind, violations};
 pub use distlock_engine::simulation::Defect;
 use distlock_engine::simulation::simulate;
 use distlock_engine::{HandOff, LeaseProvider, QueueOptions};
@@ -64,7 +64,7 @@ impl Outcome {
     /// Returns how many locks were granted.
     #[must_use]
     pub fn grants(&self) -> usize {
-        self.calls.iter().filter(|call| matches!(call.what, What::Granted { .. })).count()
+        self.calls.iter().filter(|call| matches!(call.what, CallKind::Granted { .. })).count()
     }
 }
 
@@ -255,7 +255,7 @@ fn judge(seed: u64, network: &Network, records: &Records, plan: String) -> Outco
     // While there are faults, a key may be busy with an attempt that was given up and is being
     // withdrawn; and at any time with a lease that lingers.
     let quiet = network.plan.quiet();
-    let counts = |call: &&Call| call.what != What::Busy || (call.asked >= quiet && network.plan.linger.is_zero());
+    let counts = |call: &&Call| call.what != CallKind::Busy || (call.asked >= quiet && network.plan.linger.is_zero());
     let judged: Vec<Call> = calls.iter().filter(counts).cloned().collect();
     complaints.extend(network.documents.complaints());
     let mut linearizable = true;

@@ -17,7 +17,7 @@ use crate::face::guard::{AcquiredLease, LeaseGuard};
 use crate::options::EngineOptions;
 use crate::run::acquire::{Obtained, Via};
 use crate::run::core::Engine;
-use crate::state::places::Places;
+use crate::state::recent_keys::RecentKeys;
 use crate::store::{AcquireOp, LeaseStore};
 
 /// A [`LockProvider`] over any [`LeaseStore`]: waiting, renewal, loss detection and clean-up.
@@ -110,7 +110,7 @@ impl LeaseProvider {
         obtained
     }
 
-    fn contended(&self) -> MutexGuard<'_, Places<u8>> {
+    fn contended(&self) -> MutexGuard<'_, RecentKeys<u8>> {
         self.engine.contended.lock().expect("no code in here panics")
     }
 

@@ -19,7 +19,7 @@ use crate::run::outbox::Outbox;
 use crate::run::transit::{Lease, Ledger, LocalQueues};
 use crate::state::lease::LeaseView;
 use crate::state::ledger::End;
-use crate::state::places::Places;
+use crate::state::recent_keys::RecentKeys;
 use crate::state::schedule::HomeId;
 use crate::state::time::Now;
 use crate::store::{LeaseStore, ProviderId, StoreCapabilities};
@@ -71,7 +71,7 @@ pub(crate) struct Engine {
     pub(crate) waiting: AtomicU64,
     pub(crate) outbox: Arc<Outbox>,
     /// Keys that a batched try found busy lately, and how many more of them are refused.
-    pub(crate) contended: Mutex<Places<u8>>,
+    pub(crate) contended: Mutex<RecentKeys<u8>>,
 }
 
 impl Engine {

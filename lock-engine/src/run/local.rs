@@ -11,7 +11,7 @@ use crate::run::core::Engine;
 use crate::run::held::HeldLease;
 use crate::run::transit::{Delivery, Turn, Wanted};
 use crate::simulation::defect;
-use crate::state::line::Found;
+use crate::state::local_queue::Found;
 use crate::state::wait::Limit;
 
 /// What a caller got within this process.

@@ -7,16 +7,16 @@ use std::sync::Arc;
 use distlock_api::{AcquisitionId, FencingToken, Holder, LeaseTerms, LockKey, Mode};
 use tokio::runtime::Handle;
 
-use crate::state::line::CarriedLease;
+use crate::state::local_queue::CarriedLease;
 use crate::state::schedule::HomeId;
 use crate::state::time::Now;
 use crate::state::wait::Limit;
-use crate::state::{lease, ledger, line};
+use crate::state::{lease, ledger, local_queue};
 use crate::store::AcquireOp;
 
-pub(crate) type Turn = line::Turn<InTransit>;
-pub(crate) type Delivery = line::Delivery<InTransit>;
-pub(crate) type LocalQueues = line::LocalQueues<InTransit>;
+pub(crate) type Turn = local_queue::Turn<InTransit>;
+pub(crate) type Delivery = local_queue::Delivery<InTransit>;
+pub(crate) type LocalQueues = local_queue::LocalQueues<InTransit>;
 pub(crate) type Lease = lease::Lease<InTransit>;
 pub(crate) type Ledger = ledger::Ledger<InTransit>;
 

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::state::backoff;
 use crate::state::claim::QueuedTicket;
 use crate::state::lease::Lease;
-use crate::state::line::CarriedLease;
+use crate::state::local_queue::CarriedLease;
 use crate::state::schedule::Pacing;
 use crate::state::time::Now;
 use crate::store::{Lane, Permit, Renewal};

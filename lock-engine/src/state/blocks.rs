@@ -9,7 +9,7 @@ use std::num::NonZeroU32;
 
 use distlock_api::{LockKey, Mode};
 
-use crate::state::places::Places;
+use crate::state::recent_keys::RecentKeys;
 
 /// The largest lasts twenty seconds at a million guards per second. It is eight seconds of the
 /// tokens' clock (R5).
@@ -26,7 +26,7 @@ const FIRST: (usize, usize) = (1, 0);
 /// The steps of the keys that used many tokens lately. Keys that displace each other only cost each
 /// other some requests.
 #[derive(Debug, Default)]
-pub(crate) struct Blocks(Places<usize>);
+pub(crate) struct Blocks(RecentKeys<usize>);
 
 impl Blocks {
     /// Returns how many tokens a lease of the key in this mode asks for.

@@ -39,7 +39,7 @@ use tokio::time::Instant;
 use crate::options::HandOff;
 use crate::simulation::defect;
 use crate::state::hand_off::HandOffState;
-use crate::state::line::{CarriedLease, Turn};
+use crate::state::local_queue::{CarriedLease, Turn};
 use crate::state::schedule::HomeId;
 use crate::state::sharing::{Sharing, may_be_shared};
 use crate::state::time::Now;

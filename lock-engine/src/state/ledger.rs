@@ -16,7 +16,7 @@ use crate::state::batch::{Ready, retry_after};
 use crate::state::blocks::Blocks;
 use crate::state::claim::{PendingClaim, PushedGrant, QueuedTicket, RefreshAnswer, Updates};
 use crate::state::lease::Lease;
-use crate::state::line::CarriedLease;
+use crate::state::local_queue::CarriedLease;
 use crate::state::reading_pause::TurnTimes;
 use crate::state::schedule::{HomeId, Pacing, Schedule};
 use crate::state::time::Now;

@@ -2,14 +2,14 @@
 //!
 //! | file | what it decides |
 //! |---|---|
-//! | `line` | which caller of this process may request a key from the store, and which gets a lease that is handed on |
+//! | `local_queue` | which caller of this process may request a key from the store, and which gets a lease that is handed on |
 //! | `wait` | what an acquisition does next after each answer, event and timer |
 //! | `claim` | what is known of a claim that is pending or waits in the store's queue |
 //! | `lease` | the life of one lease: held, committing, releasing, ended, lost; and its deadline |
 //! | `sharing` | which readers of this process share one lease |
 //! | `blocks` | how many tokens a lease asks for |
 //! | `reading_pause` | how long a waiter in the store's queue pauses before it reads events |
-//! | `places` | a bounded table of values for recent keys |
+//! | `recent_keys` | a bounded table of values for recent keys |
 //! | `ledger` | which leases are alive, when each is due (`renewal_succeeded`, `renewal_failed`), and the accounting |
 //! | `schedule` | the due times of one lease or ticket |
 //! | `batch` | which of the due leases and tickets are renewed in one call |
@@ -24,9 +24,9 @@ pub(crate) mod claim;
 pub(crate) mod hand_off;
 pub(crate) mod lease;
 pub(crate) mod ledger;
-pub(crate) mod line;
-pub(crate) mod places;
+pub(crate) mod local_queue;
 pub(crate) mod reading_pause;
+pub(crate) mod recent_keys;
 pub(crate) mod schedule;
 pub(crate) mod sharing;
 pub(crate) mod time;

@@ -22,7 +22,7 @@ use std::time::Duration;
 use distlock_api::LockKey;
 use tokio::time::Instant;
 
-use crate::state::places::Places;
+use crate::state::recent_keys::RecentKeys;
 
 /// In a queue that is slower than this, events are rare.
 const SLOW_TURN: Duration = Duration::from_millis(100);
@@ -35,7 +35,7 @@ const LONGEST: Duration = Duration::from_secs(1);
 
 /// How long one turn takes, for the keys that were waited for last.
 #[derive(Debug, Default)]
-pub(crate) struct TurnTimes(Places<Duration>);
+pub(crate) struct TurnTimes(RecentKeys<Duration>);
 
 /// The progress of one waiter in the store's queue.
 #[derive(Clone, Debug)]

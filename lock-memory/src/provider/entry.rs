@@ -9,8 +9,8 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::by_number::ByNumber;
 use super::events::EventSender;
+use super::gap_deque::GapDeque;
 use super::holders::{HolderRef, Holders, Holding, LossSender, Member, Phase};
 use super::minimum_hold::MinimumHold;
 use super::packed_mode::PackedMode;
@@ -104,7 +104,7 @@ impl Entry {
     fn add(&mut self, token: u64, member: Member) {
         let extra = self.extra.get_or_insert_default();
         if let (Some(phase), Holders::One(holding)) = (self.phase.take(), &mut extra.holders) {
-            let mut members = ByNumber::default();
+            let mut members = GapDeque::default();
             members.push(self.token, Member { phase, mode: self.mode, holding: std::mem::take(holding) });
             extra.holders = Holders::Several(members);
         }
@@ -313,7 +313,7 @@ impl Entry {
             });
             HolderRef { token: self.token, mode: self.mode.get(), phase, holding }
         });
-        let listed = self.members().into_iter().flat_map(ByNumber::iter);
+        let listed = self.members().into_iter().flat_map(GapDeque::iter);
         only.into_iter().chain(listed.map(|(token, member)| member.describe(token)))
     }
 
@@ -339,11 +339,11 @@ impl Entry {
         }
     }
 
-    fn members(&self) -> Option<&ByNumber<Member>> {
+    fn members(&self) -> Option<&GapDeque<Member>> {
         self.extra.as_ref()?.holders.several()
     }
 
-    fn members_mut(&mut self) -> Option<&mut ByNumber<Member>> {
+    fn members_mut(&mut self) -> Option<&mut GapDeque<Member>> {
         self.extra.as_mut()?.holders.several_mut()
     }
 

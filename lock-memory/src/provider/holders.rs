@@ -7,7 +7,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::by_number::ByNumber;
+use super::gap_deque::GapDeque;
 use super::minimum_hold::MinimumHold;
 use super::packed_mode::PackedMode;
 
@@ -45,7 +45,7 @@ pub(super) struct Member {
 pub(super) enum Holders {
     /// Its token, mode and phase are in the entry.
     One(Holding),
-    Several(ByNumber<Member>),
+    Several(GapDeque<Member>),
 }
 
 impl Holding {
@@ -67,7 +67,7 @@ impl Default for Holders {
 
 impl Holders {
     /// Returns the holders if they are listed. They are once there were several at the same time.
-    pub(super) fn several(&self) -> Option<&ByNumber<Member>> {
+    pub(super) fn several(&self) -> Option<&GapDeque<Member>> {
         match self {
             Self::One(_) => None,
             Self::Several(members) => Some(members),
@@ -80,11 +80,11 @@ impl Holders {
             Self::One(holding) => (holding.signal, None),
             Self::Several(members) => (None, Some(members)),
         };
-        let listed = listed.into_iter().flat_map(ByNumber::into_values);
+        let listed = listed.into_iter().flat_map(GapDeque::into_values);
         only.into_iter().chain(listed.filter_map(|member| member.holding.signal))
     }
 
-    pub(super) fn several_mut(&mut self) -> Option<&mut ByNumber<Member>> {
+    pub(super) fn several_mut(&mut self) -> Option<&mut GapDeque<Member>> {
         match self {
             Self::One(_) => None,
             Self::Several(members) => Some(members),

@@ -4,13 +4,13 @@ use std::task::Waker;
 
 use distlock_api::Holder;
 
-use super::by_number::ByNumber;
+use super::gap_deque::GapDeque;
 use super::minimum_hold::MinimumHold;
 use super::packed_mode::PackedMode;
 use super::spin::Thread;
 
 /// Waiters of all modes, in the order of their calls (C28).
-pub(super) type Queue = ByNumber<Waiter>;
+pub(super) type Queue = GapDeque<Waiter>;
 
 pub(super) struct Waiter {
     /// `None` while the waiter spins.

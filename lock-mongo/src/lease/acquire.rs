@@ -206,7 +206,7 @@ impl Layout {
     }
 
     /// Projects the document after [`acquire`](Self::acquire) to an
-    /// [`Acquisition`](super::Acquisition), with the document itself if `with_document` is set and
+    /// [`AcquireReply`](super::AcquireReply), with the document itself if `with_document` is set and
     /// the lease is granted.
     pub(crate) fn acquisition(&self, attempt: &Attempt, with_document: bool) -> Document {
         if !attempt.claim.mode().is_exclusive() {

@@ -18,7 +18,7 @@ pub(crate) struct Marked<T> {
 
 /// The answer to an acquisition.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Acquisition {
+pub(crate) struct AcquireReply {
     pub(crate) granted: bool,
     /// The last token of the last grant.
     pub(crate) token: i64,

@@ -46,7 +46,7 @@ impl Layout {
     }
 
     /// Projects the document after [`take_ticket`](Self::take_ticket) to an
-    /// [`Acquisition`](super::Acquisition).
+    /// [`AcquireReply`](super::AcquireReply).
     pub(crate) fn ticket_taken(&self, attempt: &Attempt) -> Document {
         answer(with_tickets(self, attempt.claim.id(), |position| {
             doc! {

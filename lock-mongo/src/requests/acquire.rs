@@ -17,7 +17,7 @@ use crate::budget::Budget;
 use crate::calls::{ChangeOptions, Failure, privileges};
 use crate::claim::claim_state;
 use crate::error::{failed_with, garbled, is_lost_race, is_unauthorized, no_document, rejection, unmarked};
-use crate::lease::{Acquisition, Found, Layout, NOT_A_LOCK, Taken, block, not_once};
+use crate::lease::{AcquireReply, Found, Layout, NOT_A_LOCK, Taken, block, not_once};
 use crate::numbers::{LATEST, corrupt, millis, token};
 use crate::records::{IfMissing, Records};
 use crate::topology::Deployment;
@@ -122,7 +122,7 @@ async fn take_ticket(
     let pipeline = layout.take_ticket(attempt, ticket);
     let reading = records.server_clock.reading();
     let options = ChangeOptions::attempt(deployment, claim, budget);
-    match records.change::<Acquisition>(filter, pipeline, layout.ticket_taken(attempt), options).await {
+    match records.change::<AcquireReply>(filter, pipeline, layout.ticket_taken(attempt), options).await {
         Ok(Some(answer)) => {
             reading.shows(millis(answer.now));
             mark_use(records, claim, &answer);
@@ -141,7 +141,7 @@ async fn take_ticket(
 }
 
 /// Remembers that the key is in use, and whether the caller has others before it or beside it.
-fn mark_use(records: &Records, claim: &Claim, answer: &Acquisition) {
+fn mark_use(records: &Records, claim: &Claim, answer: &AcquireReply) {
     let key = claim.key().as_str();
     records.recent_use.mark_in_use(key);
     // What the fast path has just refused, it would refuse again.
@@ -196,7 +196,7 @@ async fn acquire_once(
     let reading = records.server_clock.reading();
     // A document that is no record is not matched, and the insertion collides with it (R22).
     let filter = target_filter(layout, identity.clone(), if_missing);
-    match records.change::<Acquisition>(filter, pipeline, projection, options).await {
+    match records.change::<AcquireReply>(filter, pipeline, projection, options).await {
         Ok(Some(mut answer)) => {
             reading.shows(millis(answer.now));
             mark_use(records, claim, &answer);
@@ -266,7 +266,7 @@ async fn after_collision(
     }
     let (filter, pipeline) = (layout.expired_foreign(identity), layout.adopt(attempt, records.clock(deployment)));
     let options = ChangeOptions::attempt(deployment, &attempt.claim, budget);
-    let answer = records.change::<Acquisition>(filter, pipeline, layout.acquisition(attempt, false), options).await?;
+    let answer = records.change::<AcquireReply>(filter, pipeline, layout.acquisition(attempt, false), options).await?;
     answer.map(|answer| reply(attempt, &answer)).transpose()
 }
 
@@ -298,7 +298,7 @@ fn retry_at_once() -> Reply {
     Reply::Busy(BusyReply::new().with_holder_remaining(Duration::ZERO))
 }
 
-fn reply(attempt: &Attempt, answer: &Acquisition) -> Result<Reply> {
+fn reply(attempt: &Attempt, answer: &AcquireReply) -> Result<Reply> {
     let remaining = millis(answer.remaining);
     if !answer.granted {
         let now = StoreTime::since_origin(millis(answer.now));

@@ -16,7 +16,7 @@ fn a_good_history_passes_in_any_order_of_recording() {
         wrote(1, 3, 2, 3),
         wrote(1, 5, 12, 13),
         wrote(2, 7, 21, 22),
-        call(1, 40, 41, What::Left { held: false, waiting: 0 }),
+        call(1, 40, 41, CallKind::Left { held: false, waiting: 0 }),
     ];
     assert!(kinds_with(&good, 4, 2).is_empty(), "{:?}", kinds_with(&good, 4, 2));
 }
@@ -92,12 +92,12 @@ fn a_batched_attempt_may_give_way_to_a_pending_call_of_its_client_only() {
     let pending = busy(1, 12, 19);
     let holds = held(3, 1, [15, 16, 17, 18]);
     for (asked, answered) in [(11, 12), (13, 14), (19, 20)] {
-        let of_client = |client| [pending.clone(), holds.clone(), call(client, asked, answered, What::GaveWay)];
+        let of_client = |client| [pending.clone(), holds.clone(), call(client, asked, answered, CallKind::GaveWay)];
         assert!(kinds(&of_client(1)).is_empty(), "{asked}..{answered}");
         let found = kinds(&of_client(2));
         assert_eq!(found, ["busy without holder", "not linearizable"], "{asked}..{answered}");
     }
-    let alone = [holds, wrote(1, 1, 20, 22), call(1, 20, 21, What::GaveWay)];
+    let alone = [holds, wrote(1, 1, 20, 22), call(1, 20, 21, CallKind::GaveWay)];
     assert_eq!(kinds(&alone), ["busy without holder", "not linearizable"]);
 }
 
@@ -131,7 +131,7 @@ fn a_later_waiter_is_not_served_first() {
 
 #[test]
 fn what_is_left_behind_is_found() {
-    let left = |held, waiting| call(1, 50, 51, What::Left { held, waiting });
+    let left = |held, waiting| call(1, 50, 51, CallKind::Left { held, waiting });
     let over = [held(1, 1, [0, 1, 10, 11]), not_granted(2, 2, 5)];
     let with = |seen: Call| kinds(&[&over[..], &[seen]].concat());
     assert!(with(left(false, 0)).is_empty());

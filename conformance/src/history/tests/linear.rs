@@ -25,10 +25,10 @@ fn a_client_is_busy_until_its_own_release_is_answered() {
     let released = held(1, 1, [0, 1, 10, 60]);
     let meanwhile = held(2, 2, [5, 20, 29, 30]);
     assert!(kinds(&[released.clone(), meanwhile.clone(), busy(1, 40, 41)]).is_empty());
-    let gave_way = call(1, 40, 41, What::GaveWay);
+    let gave_way = call(1, 40, 41, CallKind::GaveWay);
     assert!(kinds(&[released.clone(), meanwhile.clone(), gave_way.clone()]).is_empty());
     // After the answer, or to another client, the lock was free.
-    for late in [busy(1, 61, 62), call(1, 61, 62, What::GaveWay), busy(3, 40, 41)] {
+    for late in [busy(1, 61, 62), call(1, 61, 62, CallKind::GaveWay), busy(3, 40, 41)] {
         assert!(kinds(&[released.clone(), meanwhile.clone(), late]).contains(&"not linearizable"));
     }
     // A release in the background is answered at the latest when the client has the lock again.

@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use distlock_api::Mode;
 
-use super::{Call, End, Expected, Violation, What, violations, violations_amid_faults};
+use super::{Call, CallKind, End, Expected, Violation, violations, violations_amid_faults};
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-fn call(client: usize, asked: u64, answered: u64, what: What) -> Call {
+fn call(client: usize, asked: u64, answered: u64, what: CallKind) -> Call {
     Call {
         client,
         key: "k".into(),
@@ -32,25 +32,25 @@ fn call(client: usize, asked: u64, answered: u64, what: What) -> Call {
 fn held(client: usize, token: u64, times: [u64; 4]) -> Call {
     let [asked, answered, until, released] = times;
     let end = End::Released { asked: ms(until), answered: ms(released) };
-    call(client, asked, answered, What::Granted { token, until: ms(until), end })
+    call(client, asked, answered, CallKind::Granted { token, until: ms(until), end })
 }
 
 /// Requested, granted, held for certain until then, and ended without a release.
 fn held_until(client: usize, token: u64, times: [u64; 3], end: End) -> Call {
     let [asked, answered, until] = times;
-    call(client, asked, answered, What::Granted { token, until: ms(until), end })
+    call(client, asked, answered, CallKind::Granted { token, until: ms(until), end })
 }
 
 fn busy(client: usize, asked: u64, answered: u64) -> Call {
-    call(client, asked, answered, What::Busy)
+    call(client, asked, answered, CallKind::Busy)
 }
 
 fn not_granted(client: usize, asked: u64, answered: u64) -> Call {
-    call(client, asked, answered, What::NotGranted)
+    call(client, asked, answered, CallKind::NotGranted)
 }
 
 fn wrote(client: usize, token: u64, asked: u64, answered: u64) -> Call {
-    call(client, asked, answered, What::Wrote { token })
+    call(client, asked, answered, CallKind::Wrote { token })
 }
 
 trait Edit {

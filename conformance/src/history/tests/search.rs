@@ -22,9 +22,9 @@ impl Naive<'_> {
     fn next(&self, call: usize) -> Option<Interval> {
         let Call { asked, answered, ref what, .. } = self.calls[call];
         match (what, self.stage[call]) {
-            (What::Granted { .. } | What::Busy, 0) => Some((asked, answered)),
-            (What::NotGranted, 0 | 1) => Some((asked, None)),
-            (What::Granted { until, end, .. }, 1) => match end {
+            (CallKind::Granted { .. } | CallKind::Busy, 0) => Some((asked, answered)),
+            (CallKind::NotGranted, 0 | 1) => Some((asked, None)),
+            (CallKind::Granted { until, end, .. }, 1) => match end {
                 End::Open => None,
                 End::Released { asked, answered } => Some((*asked, Some(*answered))),
                 _ => Some((*until, None)),
@@ -39,7 +39,7 @@ impl Naive<'_> {
         let due = |call: usize| -> Option<Duration> {
             let next = self.next(call)?.1;
             let release = match &self.calls[call].what {
-                What::Granted { end: End::Released { answered, .. }, .. } => Some(*answered),
+                CallKind::Granted { end: End::Released { answered, .. }, .. } => Some(*answered),
                 _ => None,
             };
             [next, release].into_iter().flatten().min()
@@ -62,7 +62,7 @@ impl Naive<'_> {
         let Call { mode, ref what, .. } = calls[call];
         let fits = modes::fits(mode, self.holders.iter().map(|holder| calls[*holder].mode));
         let possible = match (what, self.stage[call]) {
-            (What::Granted { token, .. }, 0) => {
+            (CallKind::Granted { token, .. }, 0) => {
                 let is_shared = mode == Mode::Shared;
                 let least = if is_shared { self.tokens[1] } else { self.tokens[0].max(self.tokens[1]) };
                 let is_new = *token > least && !self.granted.contains(token);
@@ -72,18 +72,18 @@ impl Naive<'_> {
                 self.holders.push(call);
                 fits && is_new
             }
-            (What::NotGranted, 0) => {
+            (CallKind::NotGranted, 0) => {
                 self.holders.push(call);
                 fits
             }
-            (What::Busy, _) => !self.holders.is_empty() && (!fits || self.is_behind(call)),
+            (CallKind::Busy, _) => !self.holders.is_empty() && (!fits || self.is_behind(call)),
             _ => {
                 let is_held = self.holders.contains(&call);
                 self.holders.retain(|holder| *holder != call);
                 is_held
             }
         };
-        self.stage[call] += if *what == What::Busy { 2 } else { 1 };
+        self.stage[call] += if *what == CallKind::Busy { 2 } else { 1 };
         let possible = possible && self.is_possible();
         (self.stage[call], self.holders, self.tokens, self.granted) = before;
         possible
@@ -93,8 +93,8 @@ impl Naive<'_> {
     fn is_behind(&self, busy: usize) -> bool {
         let Call { asked, answered, mode, .. } = self.calls[busy];
         let waits = |other: &Call| match other.what {
-            What::Granted { .. } => other.answered >= Some(asked),
-            What::NotGranted => true,
+            CallKind::Granted { .. } => other.answered >= Some(asked),
+            CallKind::NotGranted => true,
             _ => false,
         };
         let ahead = |other: &&Call| Some(other.asked) <= answered && waits(other);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::super::Failed;
 use super::super::text::{escape, time};
-use crate::history::{Call, End, What, by_key};
+use crate::history::{Call, CallKind, End, by_key};
 
 /// How many locks are drawn. Those that the failure is about come first.
 const MOST_KEYS: usize = 3;
@@ -109,8 +109,8 @@ fn rows<'a>(calls: &[&'a Call]) -> BTreeMap<usize, Vec<Vec<&'a Call>>> {
 /// Returns the last moment of a call in the history.
 fn last_known(call: &Call) -> Duration {
     match &call.what {
-        What::Granted { end: End::Released { answered, .. }, .. } => *answered,
-        What::Granted { until, .. } => *until,
+        CallKind::Granted { end: End::Released { answered, .. }, .. } => *answered,
+        CallKind::Granted { until, .. } => *until,
         _ => call.answered.unwrap_or(call.asked),
     }
 }
@@ -134,7 +134,7 @@ fn draw(page: &mut String, call: &Call, scale: &Scale, y: f64, bad: bool) {
     let line = if call.answered.is_some() { "wait" } else { "wait unknown" };
     let _ = write!(page, "<line class=\"{line}\" x1=\"{asked:.1}\" y1=\"{y}\" x2=\"{answered:.1}\" y2=\"{y}\"/>");
     match &call.what {
-        What::Granted { token, until, end } => {
+        CallKind::Granted { token, until, end } => {
             let (top, until) = (y - BAR / 2.0, scale.x(*until));
             let width = (until - answered).max(2.0);
             let (ended, class) = match end {
@@ -158,18 +158,18 @@ fn draw(page: &mut String, call: &Call, scale: &Scale, y: f64, bad: bool) {
                 );
             }
         }
-        What::Busy | What::GaveWay => {
+        CallKind::Busy | CallKind::GaveWay => {
             let _ = write!(page, "<path class=\"mark\" d=\"M{answered:.1} {:.1}l5 5l-5 5l-5 -5z\"/>", y - 5.0);
         }
-        What::NotGranted => {
+        CallKind::NotGranted => {
             let _ = write!(page, "<circle class=\"mark\" cx=\"{answered:.1}\" cy=\"{y}\" r=\"4\"/>");
         }
-        What::Sent { answer, .. } => {
+        CallKind::Sent { answer, .. } => {
             let class = if answer.is_some() { "sent" } else { "sent unknown" };
             let (top, bottom) = (y - BAR / 2.0, y + BAR / 2.0);
             let _ = write!(page, "<path class=\"{class}\" d=\"M{asked:.1} {top:.1}V{bottom:.1}\"/>");
         }
-        What::Wrote { .. } | What::Left { .. } => {
+        CallKind::Wrote { .. } | CallKind::Left { .. } => {
             let _ = write!(
                 page,
                 "<rect class=\"mark\" x=\"{:.1}\" y=\"{:.1}\" width=\"7\" height=\"7\"/>",

@@ -3,7 +3,7 @@
 use crate::options::HandOff;
 use crate::simulation::defect;
 use crate::state::lease::{Lease, Phase};
-use crate::state::line::CarriedLease;
+use crate::state::local_queue::CarriedLease;
 use crate::state::sharing::{Leaving, Refusal};
 use crate::state::time::Now;
 use distlock_api::FencingToken;
@@ -86,7 +86,7 @@ mod tests {
 
     use super::*;
     use crate::state::lease::{LeaseView, Origin, deadline};
-    use crate::state::line::tests::NoLease;
+    use crate::state::local_queue::tests::NoLease;
     use crate::store::{Claim, Grant, ProviderId};
     use distlock_api::{Holder, LeaseOptions, LockKey, Loss, Mode, RenewalPolicy};
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::state::line::tests::NoLease;
+use crate::state::local_queue::tests::NoLease;
 use crate::state::time::Sleep;
 use crate::store::ProviderId;
 

@@ -7,7 +7,7 @@ use crate::options::HandOff;
 use crate::simulation::defect;
 use crate::state::hand_off::NextUse;
 use crate::state::lease::{Lease, Phase, Whereabouts};
-use crate::state::line::{CarriedLease, Turn};
+use crate::state::local_queue::{CarriedLease, Turn};
 use crate::state::schedule::HomeId;
 use crate::state::time::Now;
 use distlock_api::style::contained;

@@ -13,7 +13,7 @@ use crate::state::backoff;
 use crate::state::batch::{Batch, Due, Group, Item, Ready, Waiting};
 use crate::state::claim::PendingClaim;
 use crate::state::lease::Lease;
-use crate::state::line::CarriedLease;
+use crate::state::local_queue::CarriedLease;
 use crate::state::schedule::{HomeId, Pacing};
 use crate::state::time::Now;
 use crate::store::{Lane, Permit};

@@ -10,7 +10,7 @@ use distlock_api::{FencingToken, LockKey};
 use super::{End, Ledger, count};
 use crate::options::HandOff;
 use crate::state::lease::Lease;
-use crate::state::line::CarriedLease;
+use crate::state::local_queue::CarriedLease;
 use crate::state::sharing::{Leaving, Refusal};
 use crate::state::time::Now;
 

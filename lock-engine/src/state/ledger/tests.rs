@@ -1,7 +1,7 @@
 use super::*;
 use crate::state::batch::{Batch, Due};
 use crate::state::lease::Origin;
-use crate::state::line::tests::NoLease;
+use crate::state::local_queue::tests::NoLease;
 use crate::store::{Grant, Home, Lane, Lanes, Permit, ProviderId};
 use distlock_api::{FencingToken, LeaseOptions, LockKey, RenewalPolicy};
 

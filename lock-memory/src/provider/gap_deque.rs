@@ -14,18 +14,18 @@ const GUESSES: u32 = 4;
 /// which takes a few looks, however many there are. The first and the last slot are never gaps.
 /// After a removal no more than half of all slots are, apart from a few.
 #[derive(Debug)]
-pub(super) struct ByNumber<T> {
+pub(super) struct GapDeque<T> {
     slots: VecDeque<(u64, Option<T>)>,
     gaps: usize,
 }
 
-impl<T> Default for ByNumber<T> {
+impl<T> Default for GapDeque<T> {
     fn default() -> Self {
         Self { slots: VecDeque::new(), gaps: 0 }
     }
 }
 
-impl<T> ByNumber<T> {
+impl<T> GapDeque<T> {
     /// Returns whether there is no value.
     #[inline]
     #[must_use]
@@ -145,14 +145,14 @@ impl<T> ByNumber<T> {
 mod tests {
     use super::*;
 
-    fn queue(numbers: impl IntoIterator<Item = u64>) -> ByNumber<&'static str> {
-        let mut queue = ByNumber::default();
+    fn queue(numbers: impl IntoIterator<Item = u64>) -> GapDeque<&'static str> {
+        let mut queue = GapDeque::default();
         numbers.into_iter().for_each(|number| queue.push(number, "a value"));
         queue
     }
 
     /// The numbers in the order in which they are served.
-    fn served(mut queue: ByNumber<&'static str>) -> Vec<u64> {
+    fn served(mut queue: GapDeque<&'static str>) -> Vec<u64> {
         std::iter::from_fn(|| queue.pop().map(|(number, _)| number)).collect()
     }
 
@@ -182,7 +182,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(ByNumber::<()>::default().position(1), None);
+        assert_eq!(GapDeque::<()>::default().position(1), None);
     }
 
     #[test]

@@ -10,18 +10,18 @@ const PLACES: u64 = 64;
 
 /// One value for each of some keys.
 #[derive(Debug)]
-pub(crate) struct Places<T> {
+pub(crate) struct RecentKeys<T> {
     /// The key's hash and its value, by place; empty until a key needs one.
     places: Vec<Option<(u64, T)>>,
 }
 
-impl<T> Default for Places<T> {
+impl<T> Default for RecentKeys<T> {
     fn default() -> Self {
         Self { places: Vec::new() }
     }
 }
 
-impl<T: Copy> Places<T> {
+impl<T: Copy> RecentKeys<T> {
     pub(crate) fn get(&self, key: &LockKey) -> Option<T> {
         if self.places.is_empty() {
             return None;
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn the_keys_that_are_remembered_are_bounded() {
-        let mut places = Places::default();
+        let mut places = RecentKeys::default();
         places.set(&key("cold"), None);
         assert!(places.places.is_empty(), "most keys need no place");
         (0..1000).for_each(|n| places.set(&key(&n.to_string()), Some(n)));

@@ -11,7 +11,7 @@ use distlock_api::{
     AcquireOptions, ErrorKind, FencingToken, LeaseOptions, LockError, LockGuard, LockKey, LockProviderExt, Loss,
     LostSignal, Mode, ReleaseOutcome, Wait,
 };
-use distlock_conformance::history::{Call, End, CallKind};
+use distlock_conformance::history::{Call, CallKind, End};
 use distlock_engine::{AcquiredLease, LeaseGuard, LeaseProvider, NotCommitted};
 use fastrand::Rng;
 use futures_util::future::join_all;

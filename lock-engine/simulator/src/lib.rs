@@ -30,7 +30,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use distlock_api::{Accounting, LockProvider};
-use distlock_conformance::history::{Call, Expected, Violation, CallKind, violations};
+use distlock_conformance::history::{Call, CallKind, Expected, Violation, violations};
 pub use distlock_engine::simulation::Defect;
 use distlock_engine::simulation::simulate;
 use distlock_engine::{HandOff, LeaseProvider, QueueOptions};

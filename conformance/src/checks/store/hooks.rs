@@ -11,6 +11,7 @@ use distlock_api::{Disposition, LockError, LockKey};
 use distlock_engine::store::{Claim, EventStream, Grant, Release, Renewal, Reply, Standing, StoreEvent, Ticket};
 use futures_util::TryStreamExt;
 use futures_util::future::try_join_all;
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
 use super::races;
@@ -410,9 +411,14 @@ async fn store_orders_the_requests_of_a_claim(cx: Context) -> Verdict {
 type Report = (LockKey, Reported, &'static str);
 
 /// Acquires and releases keys of its own until `over` is set. Returns what the failed requests
-/// reported.
+/// reported, of which each is notified.
 #[track_caller]
-fn worker(cx: Context, store: BareStore, over: Arc<AtomicBool>) -> impl Future<Output = Result<Vec<Report>, Failure>> {
+fn worker(
+    cx: Context,
+    store: BareStore,
+    over: Arc<AtomicBool>,
+    failed: Arc<Notify>,
+) -> impl Future<Output = Result<Vec<Report>, Failure>> {
     located_at_caller(async move {
         let mut reports = Vec::new();
         while !over.load(Ordering::SeqCst) {
@@ -432,6 +438,7 @@ fn worker(cx: Context, store: BareStore, over: Arc<AtomicBool>) -> impl Future<O
                     Err(error) => (reported(&error, false)?, "an attempt"),
                 };
             reports.push((key, error.0, error.1));
+            failed.notify_one();
             sleep(Duration::from_millis(20)).await;
         }
         Ok(reports)
@@ -441,12 +448,15 @@ fn worker(cx: Context, store: BareStore, over: Arc<AtomicBool>) -> impl Future<O
 async fn store_answers_truly_when_cut(cx: Context) -> Verdict {
     let (hooks, [a, b]) = cx.hooked().await?;
     for _ in 0..cx.rounds(3) {
-        let over = Arc::new(AtomicBool::new(false));
-        let workers: Vec<_> =
-            (0..WORKERS).map(|_| tokio::spawn(worker(cx.clone(), a.clone(), Arc::clone(&over)))).collect();
+        let (over, failed) = (Arc::new(AtomicBool::new(false)), Arc::new(Notify::new()));
+        let workers: Vec<_> = (0..WORKERS)
+            .map(|_| tokio::spawn(worker(cx.clone(), a.clone(), Arc::clone(&over), Arc::clone(&failed))))
+            .collect();
         sleep(CUT / 4).await;
         let cut = hooks.begin(Hook::Cut, &cx.key()).await?;
-        sleep(CUT).await;
+        // A store may send a request again when it is connected again. If the cut lasts for longer
+        // than requests do, they fail nevertheless.
+        let _ = tokio::join!(sleep(CUT), tokio::time::timeout(SLOW_BOUND, failed.notified()));
         cut.end().await?;
         over.store(true, Ordering::SeqCst);
         let mut reports = Vec::new();

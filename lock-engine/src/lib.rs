@@ -59,8 +59,8 @@
 //! **An acquisition**
 //! 1. `run/acquire.rs: acquire` checks the options (`check`), fixes the limit of the wait, and puts
 //!    all that the caller wants into one `Wanted`.
-//! 2. `run/local.rs: enter_local` takes the key's turn from `state/local_queue.rs: try_take`. With a lease
-//!    of this process the walk ends here: it is handed on, or joined by a reader.
+//! 2. `run/local.rs: enter_local` takes the key's turn from `state/local_queue.rs: try_take`. With
+//!    a lease of this process the walk ends here: it is handed on, or joined by a reader.
 //! 3. `run/acquire.rs: drive` begins a claim and does what `state/wait.rs: Wait` decides: attempt,
 //!    sleep, start, return.
 //! 4. `run/attempt.rs: attempt_once` sends the attempt; `run/outbox.rs: send` gets a permit for it

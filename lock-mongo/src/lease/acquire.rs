@@ -206,8 +206,8 @@ impl Layout {
     }
 
     /// Projects the document after [`acquire`](Self::acquire) to an
-    /// [`AcquireReply`](super::AcquireReply), with the document itself if `with_document` is set and
-    /// the lease is granted.
+    /// [`AcquireReply`](super::AcquireReply), with the document itself if `with_document` is set
+    /// and the lease is granted.
     pub(crate) fn acquisition(&self, attempt: &Attempt, with_document: bool) -> Document {
         if !attempt.claim.mode().is_exclusive() {
             return self.joined(attempt, with_document);

@@ -81,7 +81,8 @@ impl Layout {
         self.in_steps(findings, steps, change)
     }
 
-    /// Projects the document after [`join`](Self::join) to an [`AcquireReply`](super::AcquireReply).
+    /// Projects the document after [`join`](Self::join) to an
+    /// [`AcquireReply`](super::AcquireReply).
     pub(super) fn joined(&self, attempt: &Attempt, with_document: bool) -> Document {
         let (id, mode) = (attempt.claim.id(), attempt.claim.mode());
         let window = bounded(attempt.turn_window);

@@ -203,7 +203,7 @@ where
     // A lease can be lost while the next lock is waited for.
     let lost = guards.iter().find_map(|part: &Part<G>| part.lost());
     match lost {
-        None => Ok(Group::Held(guards.into_iter().filter_map(Part::kept).collect())),
+        None => Ok(Group::Held(guards.into_iter().map(Part::kept).collect())),
         Some((key, loss)) => {
             roll_back(guards, discards).await;
             Err(LockError::lost(loss).with_key(key))
@@ -225,12 +225,12 @@ impl<G: GroupGuard> Part<G> {
     }
 
     /// Returns the guard: the group is complete.
-    fn kept(mut self) -> Option<G> {
-        self.0.take()
+    fn kept(mut self) -> G {
+        self.0.take().expect("there until it is kept or discarded")
     }
 
-    fn discard(mut self) -> ReleaseFuture {
-        self.0.take().expect("there until it is kept or discarded").discard()
+    fn discard(self) -> ReleaseFuture {
+        self.kept().discard()
     }
 }
 

@@ -6,7 +6,6 @@ mod capabilities;
 mod claim;
 mod event;
 mod outbox;
-
 mod request;
 mod style;
 

@@ -34,7 +34,7 @@ const HURRY: Duration = Duration::from_secs(1);
 pub(crate) enum Lane {
     /// Renewals of leases: they may use every permit.
     Renew,
-    /// Refreshes of tickets, and queries for waiters: one for each lease with a waiter may come.
+    /// Refreshes of tickets, and queries for waiters, one for each lease that is handed on.
     Refresh,
     /// Releases, withdrawals, and writes under a lease.
     Release,

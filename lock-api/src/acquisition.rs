@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::printable::Printable;
+
 /// The identity of one acquisition of one key, never used for another ([C7]).
 ///
 /// It is a text that the backend makes. With the lease engine it has 25 bytes, of which the first
@@ -27,12 +29,12 @@ impl AcquisitionId {
 
 impl fmt::Display for AcquisitionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        Printable(&self.0).fmt(f)
     }
 }
 
 impl fmt::Debug for AcquisitionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        fmt::Display::fmt(self, f)
     }
 }

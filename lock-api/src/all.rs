@@ -78,7 +78,7 @@ macro_rules! mode_of_setter {
         /// # use distlock_api::{LockError, LockProvider, LockProviderExt, Mode};
         /// async fn book(locks: &dyn LockProvider) -> Result<(), LockError> {
         ///     let both = locks.acquire_all(["prices", "orders"]).mode_of("prices", Mode::Shared);
-        ///     let _ = both.await?.release().await?;
+        ///     both.await?.release().await?;
         ///     Ok(())
         /// }
         /// ```
@@ -115,7 +115,7 @@ macro_rules! mode_of_setter {
 /// async fn transfer(locks: &dyn LockProvider, from: &str, to: &str) -> Result<(), LockError> {
 ///     let both = locks.acquire_all([from, to]).timeout(Duration::from_secs(5)).await?;
 ///     println!("{from}: token {}", both.fencing_tokens()[from]);
-///     let _ = both.release().await?;
+///     both.release().await?;
 ///     Ok(())
 /// }
 /// ```

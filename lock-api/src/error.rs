@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::key::LockKey;
 use crate::loss::Loss;
+use crate::printable::Printable;
 
 /// A result whose error is a [`LockError`].
 pub type Result<T, E = LockError> = std::result::Result<T, E>;
@@ -244,6 +245,13 @@ impl LockError {
         self
     }
 
+    /// Removes the key, for reports that must not name it.
+    #[must_use]
+    pub fn without_key(mut self) -> Self {
+        self.0.key = None;
+        self
+    }
+
     /// Sets the phase in which time ran out. For errors whose kind is not
     /// [`Timeout`](ErrorKind::Timeout).
     #[must_use]
@@ -319,7 +327,7 @@ impl LockError {
 
 impl fmt::Display for LockError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.message)?;
+        Printable(&self.0.message).fmt(f)?;
         if let Some(phase) = self.0.phase {
             let timed_out = if self.kind() == ErrorKind::Timeout { "timed out " } else { "" };
             write!(f, " ({timed_out}{phase})")?;

@@ -31,7 +31,7 @@ type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 ///
 ///     // With a guard, where the work is not one future.
 ///     let guard = locks.acquire("orders/4711").await?;
-///     let _ = guard.release().await?;
+///     guard.release().await?;
 ///
 ///     // Without a wait.
 ///     if let Some(guard) = locks.try_acquire("orders/4711").await? {
@@ -91,7 +91,7 @@ pub trait LockProviderExt: LockProvider {
     /// // If one key is busy, none of them is acquired.
     /// assert!(locks.try_acquire_all(["accounts/7", "accounts/9"]).await?.is_none());
     /// assert!(locks.try_acquire("accounts/9").await?.is_some());
-    /// let _ = both.release().await?;
+    /// both.release().await?;
     /// # Ok(())
     /// # }
     /// ```
@@ -248,7 +248,7 @@ impl<'a, L: DistributedLock + ?Sized> sealed::Target for LockTarget<'a, L> {
 /// for item in 1..=3 {
 ///     let order = locks.acquire("orders/4711").linger(Duration::from_millis(200)).await?;
 ///     println!("item {item}, token {}", order.fencing_token());
-///     let _ = order.release().await?;
+///     order.release().await?;
 /// }
 /// # assert_eq!(store.calls(Operation::TryAcquire), 1);
 /// # Ok(())
@@ -371,7 +371,7 @@ impl<F: Future<Output = Result<Acquired>> + Unpin> Future for AcquireFuture<F> {
 ///         return Ok(());
 ///     };
 ///     guard.run(remove_old_reports()).await?;
-///     let _ = guard.release().await?;
+///     guard.release().await?;
 ///     Ok(())
 /// }
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]

@@ -15,11 +15,12 @@ use crate::token::FencingToken;
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
 
-/// The outcome of a release ([C9]).
+/// The outcome of a release ([C9]). It can be ignored: a loss is also counted, and the lease engine
+/// logs it. Work that must know it calls [`is_released`](Self::is_released), or
+/// [`run`](crate::Acquire::run), where a loss is an error.
 ///
 /// [C9]: distlock_api::contract#c9
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[must_use = "`AlreadyLost` means that another holder may have had the lock while you worked"]
 pub enum ReleaseOutcome {
     /// The lock was held until now and is free.
     Released,

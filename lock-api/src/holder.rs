@@ -71,8 +71,8 @@ impl Holder {
     ///
     /// [C20]: distlock_api::contract#c20
     #[must_use]
-    pub fn with_owner(mut self, owner: impl Into<Arc<str>>) -> Self {
-        self.owner = Some(owner.into());
+    pub fn with_owner(mut self, owner: impl AsRef<str>) -> Self {
+        self.owner = Some(owner.as_ref().into());
         self
     }
 

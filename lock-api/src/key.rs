@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::printable::Printable;
+
 /// The name of a lock: a validated, immutable UTF-8 string, cheap to clone.
 ///
 /// Any text of 1 to [`LockKey::MAX_LEN`] bytes is allowed. Two keys are the same lock exactly when
@@ -53,8 +55,9 @@ impl AsRef<str> for LockKey {
 }
 
 impl fmt::Display for LockKey {
+    /// Shows the key as [`Printable`] text. [`as_str`](Self::as_str) is the key itself.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        Printable(&self.0).fmt(f)
     }
 }
 

@@ -83,6 +83,7 @@ mod mode;
 mod options;
 mod parse;
 pub mod prelude;
+mod printable;
 mod provider;
 #[cfg(feature = "serde")]
 mod serialize;
@@ -108,6 +109,7 @@ pub use loss::{Loss, LostSignal};
 pub use mode::Mode;
 pub use options::{AcquireOptions, LeaseOptions, LeaseTerms, RenewalPolicy, Wait};
 pub use parse::IntoLockKey;
+pub use printable::Printable;
 pub use provider::{Accounting, Acquired, Busy, DistributedLock, Lock, LockProvider};
 pub use token::FencingToken;
 pub use wrap::{Instrumented, Namespaced};

@@ -35,11 +35,11 @@ use crate::error::{ErrorKind, LockError, Result};
 /// async fn read_prices(locks: &dyn LockProvider) -> Result<(), LockError> {
 ///     // Beside other readers, but never beside a writer.
 ///     let reading = locks.acquire("prices").shared().await?;
-///     let _ = reading.release().await?;
+///     reading.release().await?;
 ///
 ///     // One of at most ten exports at a time, on all servers together.
 ///     let export = locks.acquire("exports").permits(1, 10).await?;
-///     let _ = export.release().await?;
+///     export.release().await?;
 ///     Ok(())
 /// }
 /// ```

@@ -1,7 +1,6 @@
 //! The options of an acquisition.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::lease::LeaseOptions;
@@ -104,8 +103,8 @@ impl AcquireOptions {
 
     /// Names the holder, for people. Defaults to the provider's owner.
     #[must_use]
-    pub fn with_owner(mut self, owner: impl Into<Arc<str>>) -> Self {
-        self.holder.owner = Some(owner.into());
+    pub fn with_owner(mut self, owner: impl AsRef<str>) -> Self {
+        self.holder = self.holder.with_owner(owner);
         self
     }
 

@@ -45,7 +45,7 @@ macro_rules! acquire_setters {
         }
 
         /// Names the holder, for people. Defaults to the provider's owner.
-        pub fn owner(mut self, owner: impl Into<::std::sync::Arc<str>>) -> Self {
+        pub fn owner(mut self, owner: impl AsRef<str>) -> Self {
             self.options = self.options.with_owner(owner);
             self
         }

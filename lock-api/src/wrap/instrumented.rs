@@ -1,40 +1,39 @@
 //! Tracing and metrics around a provider.
 
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::time::Instant;
-use tracing::Instrument;
 
 use crate::delegate_provider;
 use crate::error::Result;
-use crate::guard::{LeaseHandle, ReleaseFuture, ReleaseOutcome};
+use crate::guard::{LeaseHandle, ReleaseFuture};
 use crate::key::LockKey;
 use crate::loss::{Loss, LostSignal};
 use crate::options::AcquireOptions;
 use crate::provider::{Acquired, LockProvider};
-use crate::style::contained;
-use crate::token::FencingToken;
+use crate::style::{ReportedHold, report_acquisition};
 
 /// A provider that reports the acquisitions and holds of the provider inside.
 ///
 /// # Tracing
-/// Each acquisition is a span `distlock.acquire` at level `INFO`; its end and the end of each hold
-/// are events at level `DEBUG`.
+/// Each acquisition is a span `distlock.acquire` at level `INFO`, and each hold a span
+/// `distlock.hold`, both as children of the span in which the lock was requested. Their ends are
+/// events at level `DEBUG`.
 ///
 /// | field | where | meaning |
 /// |---|---|---|
 /// | `lock.provider` | all | the inner provider's `Display` |
-/// | `lock.key` | all | the key |
 /// | `lock.outcome` | all | acquisition: `held`, `busy`, or an error kind; hold: `released`, `already_lost`, `dropped`, `lost`, `abandoned` or an error kind |
 /// | `lock.wait_ms` | acquisition | milliseconds from the call to the answer |
 /// | `lock.token` | held | the fencing token |
 /// | `lock.hold_ms` | hold | milliseconds from the grant to the end |
+/// | `lock.key` | events, and spans if the target `distlock::keys` is enabled at level `TRACE` | the key, which may name a person |
+/// | `otel.status_code`, `error` | failed | `ERROR`, and the error; for a lost lock, too |
+///
+/// With `tracing-opentelemetry` they are spans of OpenTelemetry, and `otel.status_code` is their
+/// status.
 ///
 /// # Metrics
 /// With the feature `metrics`, through the `metrics` facade. `outcome` has the values above. Keys
@@ -45,10 +44,16 @@ use crate::token::FencingToken;
 /// | `distlock_acquisitions_total` | counter | `provider`, `outcome` |
 /// | `distlock_wait_seconds` | histogram | `provider`, `outcome` |
 /// | `distlock_holds_total` | counter | `provider`, `outcome` |
-/// | `distlock_hold_seconds` | histogram | `provider` |
+/// | `distlock_hold_seconds` | histogram | `provider`, `outcome` |
 /// | `distlock_held` | gauge | `provider` |
 ///
 /// A recorder that panics costs the sample, never the lock.
+///
+/// # Typed styles
+/// A guard that carries more than a lock, such as that of a locked document, passes through no
+/// wrapper. A provider of the lease engine reports all its styles by itself, in the same way, if
+/// its builder has a name for the reports: see `instrumented` on the builders of `distlock-mongo`.
+/// Do not wrap such a provider, too: its locks would be counted twice.
 ///
 /// # Order of wrappers
 /// Put it outside of [`Namespaced`](crate::Namespaced) to report the keys as the application names
@@ -76,8 +81,8 @@ impl<P: LockProvider> Instrumented<P> {
 
     /// Sets the name in reports.
     #[must_use]
-    pub fn named(mut self, name: impl Into<Arc<str>>) -> Self {
-        self.name = name.into();
+    pub fn named(mut self, name: impl AsRef<str>) -> Self {
+        self.name = name.as_ref().into();
         self
     }
 
@@ -102,39 +107,18 @@ impl<P: fmt::Display> fmt::Display for Instrumented<P> {
 #[deny(clippy::missing_trait_methods)]
 impl<P: LockProvider> LockProvider for Instrumented<P> {
     async fn acquire_with(&self, key: LockKey, options: AcquireOptions) -> Result<Acquired> {
-        let span = tracing::info_span!(
-            "distlock.acquire",
-            lock.provider = %self.name,
-            lock.key = %key,
-            lock.outcome = tracing::field::Empty,
-            lock.wait_ms = tracing::field::Empty,
-            lock.token = tracing::field::Empty,
-        );
-        let started = Instant::now();
-        let mut result = self.inner.acquire_with(key.clone(), options).instrument(span.clone()).await;
-        let wait = started.elapsed();
-        let outcome = match &result {
-            Ok(Acquired::Held(guard)) => {
-                span.record("lock.token", guard.fencing_token().get());
-                "held"
-            }
-            Ok(Acquired::Busy(_)) => "busy",
-            Err(error) => error.kind().as_str(),
+        let acquire = self.inner.acquire_with(key.clone(), options);
+        let token = |acquired: &Acquired| match acquired {
+            Acquired::Held(guard) => Some(guard.fencing_token()),
+            Acquired::Busy(_) => None,
         };
-        span.record("lock.outcome", outcome);
-        span.record("lock.wait_ms", millis(wait));
-        {
-            let _entered = span.enter();
-            tracing::debug!(lock.outcome = outcome, lock.wait_ms = millis(wait), "lock acquisition ended");
-        }
-        contained(|| record::acquisition(&self.name, outcome, wait));
-        if let Ok(Acquired::Held(guard)) = result {
-            let hold = Hold::start(self.name.clone(), key, guard.fencing_token());
-            result = Ok(Acquired::Held(
-                guard.map_handle(|handle| Box::new(Observed { handle: Some(handle), hold: Some(hold) })),
-            ));
-        }
-        result
+        Ok(match report_acquisition(&self.name, &key, acquire, token).await? {
+            (Acquired::Held(guard), Some(hold)) => {
+                let hold = Some(hold);
+                Acquired::Held(guard.map_handle(|handle| Box::new(Observed { handle: Some(handle), hold })))
+            }
+            (other, _) => other,
+        })
     }
 
     /// Always `None`, so that every acquisition goes through `acquire_with` and is reported.
@@ -145,48 +129,9 @@ impl<P: LockProvider> LockProvider for Instrumented<P> {
     delegate_provider!(this => this.inner; capabilities, accounting, admin, close);
 }
 
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// A hold, reported once when it ends: as `dropped` unless another outcome was set.
-struct Hold {
-    provider: Arc<str>,
-    key: LockKey,
-    token: FencingToken,
-    since: Instant,
-    outcome: &'static str,
-}
-
-impl Hold {
-    fn start(provider: Arc<str>, key: LockKey, token: FencingToken) -> Self {
-        contained(|| record::held(&provider, 1.0));
-        Self { provider, key, token, since: Instant::now(), outcome: "dropped" }
-    }
-}
-
-impl Drop for Hold {
-    fn drop(&mut self) {
-        let hold = self.since.elapsed();
-        // The guard may be dropped by a panic, and a second panic would end the process.
-        contained(|| {
-            tracing::debug!(
-                lock.provider = %self.provider,
-                lock.key = %self.key,
-                lock.token = self.token.get(),
-                lock.outcome = self.outcome,
-                lock.hold_ms = millis(hold),
-                "lock hold ended"
-            );
-        });
-        contained(|| record::held(&self.provider, -1.0));
-        contained(|| record::hold(&self.provider, self.outcome, hold));
-    }
-}
-
 struct Observed {
     handle: Option<Box<dyn LeaseHandle>>,
-    hold: Option<Hold>,
+    hold: Option<ReportedHold>,
 }
 
 impl Observed {
@@ -199,9 +144,9 @@ impl Observed {
         let mut hold = self.hold.take().expect("taken only here");
         // Reported if the caller does not wait for the answer.
         if handle.loss().is_some() {
-            hold.outcome = "lost";
+            hold.set_outcome("lost");
         }
-        ReleaseFuture::running(ObservedRelease { release: end(handle), hold })
+        hold.until(end(handle))
     }
 }
 
@@ -229,7 +174,7 @@ impl LeaseHandle for Observed {
     fn abandon(mut self: Box<Self>) {
         let handle = self.handle.take().expect("taken only at the end");
         if let Some(hold) = &mut self.hold {
-            hold.outcome = if handle.loss().is_some() { "lost" } else { "abandoned" };
+            hold.set_outcome(if handle.loss().is_some() { "lost" } else { "abandoned" });
         }
         handle.abandon();
     }
@@ -240,57 +185,7 @@ impl Drop for Observed {
         if let (Some(handle), Some(hold)) = (&self.handle, &mut self.hold)
             && handle.loss().is_some()
         {
-            hold.outcome = "lost";
+            hold.set_outcome("lost");
         }
     }
-}
-
-struct ObservedRelease {
-    release: ReleaseFuture,
-    hold: Hold,
-}
-
-impl Future for ObservedRelease {
-    type Output = Result<ReleaseOutcome>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let result = std::task::ready!(Pin::new(&mut self.release).poll(cx));
-        self.hold.outcome = match &result {
-            Ok(ReleaseOutcome::Released) => "released",
-            Ok(ReleaseOutcome::AlreadyLost) => "already_lost",
-            Err(error) => error.kind().as_str(),
-        };
-        Poll::Ready(result)
-    }
-}
-
-#[cfg(feature = "metrics")]
-mod record {
-    use std::sync::Arc;
-    use std::time::Duration;
-
-    pub(super) fn acquisition(provider: &Arc<str>, outcome: &'static str, wait: Duration) {
-        metrics::counter!("distlock_acquisitions_total", "provider" => provider.clone(), "outcome" => outcome)
-            .increment(1);
-        metrics::histogram!("distlock_wait_seconds", "provider" => provider.clone(), "outcome" => outcome).record(wait);
-    }
-
-    pub(super) fn held(provider: &Arc<str>, change: f64) {
-        metrics::gauge!("distlock_held", "provider" => provider.clone()).increment(change);
-    }
-
-    pub(super) fn hold(provider: &Arc<str>, outcome: &'static str, hold: Duration) {
-        metrics::counter!("distlock_holds_total", "provider" => provider.clone(), "outcome" => outcome).increment(1);
-        metrics::histogram!("distlock_hold_seconds", "provider" => provider.clone()).record(hold);
-    }
-}
-
-#[cfg(not(feature = "metrics"))]
-mod record {
-    use std::sync::Arc;
-    use std::time::Duration;
-
-    pub(super) fn acquisition(_: &Arc<str>, _: &'static str, _: Duration) {}
-    pub(super) fn held(_: &Arc<str>, _: f64) {}
-    pub(super) fn hold(_: &Arc<str>, _: &'static str, _: Duration) {}
 }

@@ -70,7 +70,7 @@ impl<P: LockProvider> Namespaced<P> {
     }
 
     fn full_key(&self, key: &LockKey) -> Result<LockKey> {
-        LockKey::new(format!("{}{key}", self.prefix)).map_err(|error| error.with_key(key.clone()))
+        LockKey::new(format!("{}{}", self.prefix, key.as_str())).map_err(|error| error.with_key(key.clone()))
     }
 }
 

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use distlock_api::{
-    AcquireOptions, Acquired, ErrorKind, LockGuard, LockKey, LockProvider, LockProviderExt, Mode, Namespaced, Result,
-    Wait, async_trait, delegate_provider,
+    AcquireOptions, Acquired, ErrorKind, Instrumented, LockGuard, LockKey, LockProvider, LockProviderExt, Mode,
+    Namespaced, Result, Wait, async_trait, delegate_provider,
 };
 use distlock_memory::{MemoryProvider, MemoryStore};
 
@@ -146,4 +146,19 @@ async fn c21_the_pass_ends_at_the_first_key_that_is_busy() {
     drop(holder);
     locks.close().await.unwrap();
     assert_eq!(locks.acquire_all(["a", "c"]).await.map(drop).unwrap_err().kind(), ErrorKind::Closed);
+}
+
+#[tokio::test]
+async fn names_are_given_as_any_kind_of_text() {
+    let (name, shared): (String, Arc<str>) = ("web-1".into(), "web-1".into());
+    let locks = Instrumented::new(MemoryProvider::builder().owner(&name).build().unwrap()).named(&name);
+    for guard in [
+        locks.acquire("a").owner(&name).await.unwrap(),
+        locks.acquire("b").owner("web-1").await.unwrap(),
+        locks.acquire("c").owner(shared).await.unwrap(),
+        locks.acquire("d").owner(name).await.unwrap(),
+    ] {
+        let info = locks.admin().unwrap().inspect(guard.key()).await.unwrap().unwrap();
+        assert_eq!(info.owner.as_deref(), Some("web-1"));
+    }
 }

@@ -1,0 +1,21 @@
+//! The fields that spans of locks have in common.
+
+use std::fmt::Display;
+
+use tracing::field::display;
+use tracing::{Level, Span};
+
+/// Records a key as the field `lock.key` of a span, if the target `distlock::keys` is enabled at
+/// the level `TRACE`. A key may name a person, and a span often leaves the house.
+pub fn record_key(span: &Span, key: &impl Display) {
+    if tracing::enabled!(target: "distlock::keys", Level::TRACE) {
+        span.record("lock.key", display(key));
+    }
+}
+
+/// Marks a span as failed: the field `otel.status_code` becomes `ERROR`, and `error` this error.
+/// Give it an error [without its key](crate::LockError::without_key).
+pub fn record_failure(span: &Span, error: &impl Display) {
+    span.record("otel.status_code", "ERROR");
+    span.record("error", display(error));
+}

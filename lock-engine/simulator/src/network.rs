@@ -9,15 +9,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use distlock_api::{AcquisitionId, ErrorKind, LockAdmin, LockError, Mode, Phase, ReleaseOutcome, Result};
+use distlock_api::{AcquisitionId, ErrorKind, LockError, Mode, Phase, ReleaseOutcome, Result};
 use distlock_engine::LeaseStore;
 use distlock_engine::store::{
-    Attempt, Claim, EventStream, Lanes, Release, Renewal, Reply, Standing, StoreCapabilities, StoreEvent, Watch,
+    Attempt, BatchRenewStore, BatchStore, Claim, EventStore, EventStream, Lanes, QueueStore, Release, RemoteStore,
+    Renewal, Reply, Standing, StoreCapabilities, StoreEvent, StoreExtras, Watch,
 };
 use distlock_memory::MemoryStore;
 use fastrand::Rng;
 use futures_util::StreamExt;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::unfold;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
@@ -60,6 +61,7 @@ struct Fate {
 impl Network {
     pub(crate) fn new(plan: Plan, [rng, modes, commits]: [Rng; 3], logs: bool) -> Arc<Self> {
         let store = MemoryStore::new().with_capabilities(plan.capabilities);
+        let store = store.with_queue(plan.queue).with_events(plan.events);
         Arc::new(Self {
             store,
             plan,
@@ -308,14 +310,6 @@ impl LeaseStore for Link {
         self.network.plan.capabilities
     }
 
-    fn name(&self) -> &str {
-        "simulated"
-    }
-
-    fn lanes(&self) -> Option<Lanes> {
-        self.lanes.clone()
-    }
-
     async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
         let (what, id) = (format!("attempt {:?}", attempt.claim), attempt.claim.id().clone());
         self.network.alone.lock().expect("one thread").insert(id.clone());
@@ -327,44 +321,6 @@ impl LeaseStore for Link {
         self.send(what, Order::OfClaim(id), attempt.timeout, carry).await
     }
 
-    async fn try_acquire_many(&self, attempts: &[Attempt]) -> Vec<Result<Reply>> {
-        let timeout = attempts.iter().map(|attempt| attempt.timeout).min().unwrap_or_default();
-        let bound = Instant::now() + timeout;
-        let requests = attempts.to_vec();
-        let ids = || attempts.iter().map(|attempt| attempt.claim.id().clone());
-        self.network.batches.lock().expect("one thread").extend(ids().map(|id| (id, bound)));
-        let carry: Carry<Vec<Result<Reply>>> = Arc::new(move |store| {
-            let requests = requests.clone();
-            Box::pin(async move { Ok(store.try_acquire_many(&requests).await) })
-        });
-        let what = format!("attempts {:?}", ids().collect::<Vec<_>>());
-        let answers = self.send(what, Order::Until(bound), timeout, carry).await;
-        if answers.is_ok() {
-            let mut batches = self.network.batches.lock().expect("one thread");
-            for id in ids() {
-                batches.remove(&id);
-            }
-        }
-        of_each(answers, attempts.len())
-    }
-
-    fn may_act_for(&self, claim: &Claim) -> Duration {
-        let batches = self.network.batches.lock().expect("one thread");
-        batches.get(claim.id()).map(|bound| bound.saturating_duration_since(Instant::now())).unwrap_or_default()
-    }
-
-    async fn release_many(&self, releases: &[Release]) -> Vec<Result<ReleaseOutcome>> {
-        let timeout = releases.iter().map(|release| release.timeout).min().unwrap_or_default();
-        let requests = releases.to_vec();
-        let claims: Vec<&Claim> = releases.iter().map(|release| &release.claim).collect();
-        let carry: Carry<Vec<Result<ReleaseOutcome>>> = Arc::new(move |store| {
-            let requests = requests.clone();
-            Box::pin(async move { Ok(store.release_many(&requests).await) })
-        });
-        let answers = self.send(format!("releases {claims:?}"), Order::None, timeout, carry).await;
-        of_each(answers, releases.len())
-    }
-
     async fn renew(&self, renewal: &Renewal) -> Result<Standing> {
         let request = renewal.clone();
         let carry: Carry<Standing> = Arc::new(move |store| {
@@ -372,18 +328,6 @@ impl LeaseStore for Link {
             Box::pin(async move { store.renew(&request).await })
         });
         self.send(format!("renewal {:?}", renewal.claim), Order::None, renewal.timeout, carry).await
-    }
-
-    async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
-        let timeout = renewals.iter().map(|renewal| renewal.timeout).min().unwrap_or_default();
-        let requests = renewals.to_vec();
-        let claims: Vec<&Claim> = renewals.iter().map(|renewal| &renewal.claim).collect();
-        let carry: Carry<Vec<Result<Standing>>> = Arc::new(move |store| {
-            let requests = requests.clone();
-            Box::pin(async move { Ok(store.renew_many(&requests).await) })
-        });
-        let answers = self.send(format!("renewals {claims:?}"), Order::None, timeout, carry).await;
-        of_each(answers, renewals.len())
     }
 
     async fn release(&self, release: &Release) -> Result<ReleaseOutcome> {
@@ -408,11 +352,102 @@ impl LeaseStore for Link {
         self.send(format!("withdrawal {claim:?}"), Order::OfClaim(claim.id().clone()), timeout, carry).await
     }
 
+    fn extras(&self) -> StoreExtras<'_> {
+        let mut extras = StoreExtras::default();
+        extras.queue = self.network.plan.queue.then_some(self as &dyn QueueStore);
+        extras.events = self.network.plan.events.then_some(self as &dyn EventStore);
+        extras.batch_renew = Some(self);
+        extras.batch = self.network.plan.batch.map(|_| self as &dyn BatchStore);
+        extras.remote = Some(self);
+        extras.admin = self.network.store.extras().admin;
+        extras
+    }
+}
+
+#[async_trait]
+impl QueueStore for Link {
+    async fn waiters(&self, claim: &Claim, timeout: Duration) -> Result<u32> {
+        let request = claim.clone();
+        let carry: Carry<u32> = Arc::new(move |store| {
+            let request = request.clone();
+            Box::pin(async move { store.waiters(&request, timeout).await })
+        });
+        self.send(format!("query for waiters {claim:?}"), Order::None, timeout, carry).await
+    }
+}
+
+#[async_trait]
+impl EventStore for Link {
+    async fn subscribe(&self, watch: &Watch) -> Result<EventStream> {
+        if self.dead.load(Ordering::Relaxed) {
+            return std::future::pending().await;
+        }
+        let events = self.network.store.subscribe(watch).await?;
+        let (sender, receiver) = mpsc::unbounded_channel();
+        tokio::spawn(self.network.clone().forward(self.process, events, sender));
+        Ok(Box::pin(unfold(receiver, |mut receiver| async { Some((receiver.recv().await?, receiver)) })))
+    }
+}
+
+#[async_trait]
+impl BatchRenewStore for Link {
+    async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
+        let timeout = renewals.iter().map(|renewal| renewal.timeout).min().unwrap_or_default();
+        let requests = renewals.to_vec();
+        let claims: Vec<&Claim> = renewals.iter().map(|renewal| &renewal.claim).collect();
+        let carry: Carry<Vec<Result<Standing>>> = Arc::new(move |store| {
+            let requests = requests.clone();
+            Box::pin(async move { Ok(store.renew_many(&requests).await) })
+        });
+        let answers = self.send(format!("renewals {claims:?}"), Order::None, timeout, carry).await;
+        of_each(answers, renewals.len())
+    }
+}
+
+#[async_trait]
+impl BatchStore for Link {
+    fn acquire_batch(&self) -> NonZeroUsize {
+        self.network.plan.batch.unwrap_or(NonZeroUsize::MIN)
+    }
+
+    async fn try_acquire_many(&self, attempts: &[Attempt]) -> Vec<Result<Reply>> {
+        let timeout = attempts.iter().map(|attempt| attempt.timeout).min().unwrap_or_default();
+        let bound = Instant::now() + timeout;
+        let requests = attempts.to_vec();
+        let ids = || attempts.iter().map(|attempt| attempt.claim.id().clone());
+        self.network.batches.lock().expect("one thread").extend(ids().map(|id| (id, bound)));
+        let carry: Carry<Vec<Result<Reply>>> = Arc::new(move |store| {
+            let requests = requests.clone();
+            Box::pin(async move { Ok(join_all(requests.iter().map(|attempt| store.try_acquire(attempt))).await) })
+        });
+        let what = format!("attempts {:?}", ids().collect::<Vec<_>>());
+        let answers = self.send(what, Order::Until(bound), timeout, carry).await;
+        if answers.is_ok() {
+            let mut batches = self.network.batches.lock().expect("one thread");
+            for id in ids() {
+                batches.remove(&id);
+            }
+        }
+        of_each(answers, attempts.len())
+    }
+
+    async fn release_many(&self, releases: &[Release]) -> Vec<Result<ReleaseOutcome>> {
+        let timeout = releases.iter().map(|release| release.timeout).min().unwrap_or_default();
+        let requests = releases.to_vec();
+        let claims: Vec<&Claim> = releases.iter().map(|release| &release.claim).collect();
+        let carry: Carry<Vec<Result<ReleaseOutcome>>> = Arc::new(move |store| {
+            let requests = requests.clone();
+            Box::pin(async move { Ok(join_all(requests.iter().map(|release| store.release(release))).await) })
+        });
+        let answers = self.send(format!("releases {claims:?}"), Order::None, timeout, carry).await;
+        of_each(answers, releases.len())
+    }
+
     async fn withdraw_many(&self, claims: &[Claim], timeout: Duration) -> Vec<Result<()>> {
         let requests = claims.to_vec();
         let carry: Carry<Vec<Result<()>>> = Arc::new(move |store| {
             let requests = requests.clone();
-            Box::pin(async move { Ok(store.withdraw_many(&requests, timeout).await) })
+            Box::pin(async move { Ok(join_all(requests.iter().map(|claim| store.withdraw(claim, timeout))).await) })
         });
         // A batch that may take effect after this moment may do so after the withdrawal.
         let may_act: Vec<bool> = claims.iter().map(|claim| !self.may_act_for(claim).is_zero()).collect();
@@ -425,26 +460,14 @@ impl LeaseStore for Link {
         !self.network.alone.lock().expect("one thread").contains(claim.id())
     }
 
-    async fn waiters(&self, claim: &Claim, timeout: Duration) -> Result<u32> {
-        let request = claim.clone();
-        let carry: Carry<u32> = Arc::new(move |store| {
-            let request = request.clone();
-            Box::pin(async move { store.waiters(&request, timeout).await })
-        });
-        self.send(format!("query for waiters {claim:?}"), Order::None, timeout, carry).await
+    fn may_act_for(&self, claim: &Claim) -> Duration {
+        let batches = self.network.batches.lock().expect("one thread");
+        batches.get(claim.id()).map(|bound| bound.saturating_duration_since(Instant::now())).unwrap_or_default()
     }
+}
 
-    async fn subscribe(&self, watch: &Watch) -> Result<EventStream> {
-        if self.dead.load(Ordering::Relaxed) {
-            return std::future::pending().await;
-        }
-        let events = self.network.store.subscribe(watch).await?;
-        let (sender, receiver) = mpsc::unbounded_channel();
-        tokio::spawn(self.network.clone().forward(self.process, events, sender));
-        Ok(Box::pin(unfold(receiver, |mut receiver| async { Some((receiver.recv().await?, receiver)) })))
-    }
-
-    fn admin(&self) -> Option<&dyn LockAdmin> {
-        self.network.store.admin()
+impl RemoteStore for Link {
+    fn lanes(&self) -> Option<Lanes> {
+        self.lanes.clone()
     }
 }

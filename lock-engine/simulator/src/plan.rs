@@ -18,6 +18,12 @@ pub(crate) struct Plan {
     pub(crate) margin: Duration,
     pub(crate) request_timeout: Duration,
     pub(crate) capabilities: StoreCapabilities,
+    /// Whether the store keeps tickets.
+    pub(crate) queue: bool,
+    /// Whether the store pushes events.
+    pub(crate) events: bool,
+    /// How many attempts, releases or withdrawals go together, if any do.
+    pub(crate) batch: Option<NonZeroUsize>,
     /// How many calls the store takes at once, if it declares that.
     pub(crate) at_once: Option<usize>,
     /// How long faults last.
@@ -75,8 +81,7 @@ impl Plan {
         let faults = ms(rng.u64(5_000..15_000));
         let processes = rng.usize(2..5);
         let mut capabilities = StoreCapabilities::default();
-        capabilities.queue = rng.f64() < 0.8;
-        capabilities.push = rng.f64() < 0.8;
+        let (queue, events) = (rng.f64() < 0.8, rng.f64() < 0.8);
         capabilities.token_blocks = rng.f64() < 0.8;
         capabilities.minimum_hold = true;
         (capabilities.shared, capabilities.permits) = (true, true);
@@ -119,9 +124,7 @@ impl Plan {
             })
             .collect();
         let linger = if rng.f64() < 0.25 { ttl.mul_f64(0.2 * rng.f64()) } else { Duration::ZERO };
-        if rng.f64() < 0.4 {
-            capabilities.acquire_batch = NonZeroUsize::new(rng.usize(2..6)).expect("not zero");
-        }
+        let batch = if rng.f64() < 0.4 { NonZeroUsize::new(rng.usize(2..6)) } else { None };
         Self {
             processes,
             callers: rng.usize(1..5),
@@ -130,6 +133,9 @@ impl Plan {
             margin,
             request_timeout,
             capabilities,
+            queue,
+            events,
+            batch,
             at_once: (rng.f64() < 0.3).then(|| rng.usize(2..6)),
             faults,
             rates,

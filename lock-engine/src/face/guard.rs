@@ -41,7 +41,7 @@ impl LeaseGuard {
         Self(Box::new(held))
     }
 
-    /// Returns the acquisition, with what its operation has [kept in it](Claim::state).
+    /// Returns the acquisition, with what its operation has [kept in it](Claim::op_state).
     #[must_use]
     pub fn claim(&self) -> &Claim {
         self.0.lease().claim()
@@ -140,9 +140,9 @@ impl LeaseGuard {
     /// is lost. The operation's own condition decides in any case.
     ///
     /// Calls of unknown outcome, and those that certainly did nothing, are repeated within the
-    /// request timeout. Until there is an answer, the lease is renewed, because the write may be
-    /// refused. Until then it is not lost either, whatever the store reports, because the write may
-    /// have been applied.
+    /// request timeout; after an unknown outcome also in the background, until the lease expires.
+    /// Until there is an answer, the lease is renewed, because the write may be refused. Until then
+    /// it is not lost either, whatever the store reports, because the write may have been applied.
     ///
     /// # Errors
     /// See [`NotCommitted`]. [`Unsupported`](ErrorKind::Unsupported) for a shared lease or permits,
@@ -231,7 +231,7 @@ pub struct NotCommitted {
     /// was refused; with a retryable one it could not be made. In both cases nothing was changed.
     /// Otherwise it may have been applied.
     pub error: LockError,
-    /// The lease, held as before. `None` if the outcome is unknown: what is left of the lease is
-    /// then released in the background.
+    /// The lease, held as before. `None` if the outcome is unknown: the write is then repeated in
+    /// the background, and ends the lease.
     pub guard: Option<LeaseGuard>,
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use distlock_api::style::yield_on_error;
+use distlock_api::style::{report_acquisition, yield_on_error};
 use distlock_api::{
     Accounting, AcquireOptions, Acquired, Busy, Capabilities, Holder, LockAdmin, LockKey, LockProvider, Result, Wait,
 };
@@ -47,6 +47,9 @@ use crate::store::{AcquireOp, LeaseStore};
 /// `requests` is `acquisitions`, `releases` or `withdrawals`. Those that went alone are not
 /// counted. A request waits until the store has room for a call, or for the others of its batch.
 /// The lines are those of all providers.
+///
+/// A provider with a [name for reports](LeaseProviderBuilder::instrumented) also has the spans and
+/// metrics of [`Instrumented`](distlock_api::Instrumented), for plain locks and for typed styles.
 #[derive(Clone)]
 pub struct LeaseProvider {
     engine: Arc<Engine>,
@@ -98,6 +101,23 @@ impl LeaseProvider {
     async fn acquire(&self, key: LockKey, options: AcquireOptions, via: Via<'_>) -> Result<Obtained> {
         // A lease that is handed on, joined or parked.
         consume_budget().await;
+        let Some(name) = &self.engine.options.instrumented else {
+            return self.acquire_unreported(key, options, via).await;
+        };
+        let acquire = self.acquire_unreported(key.clone(), options, via);
+        let token = |obtained: &Obtained| match obtained {
+            Obtained::Held(held) => Some(held.token()),
+            Obtained::Busy(_) => None,
+        };
+        // Boxed: it is large, and most providers do without it.
+        let (mut obtained, hold) = Box::pin(report_acquisition(name, &key, acquire, token)).await?;
+        if let Obtained::Held(held) = &mut obtained {
+            held.set_hold(hold);
+        }
+        Ok(obtained)
+    }
+
+    async fn acquire_unreported(&self, key: LockKey, options: AcquireOptions, via: Via<'_>) -> Result<Obtained> {
         let tried = is_batched_try(&options).then(|| key.clone());
         let obtained = self.engine.acquire(key, options, via).await;
         if let (Some(key), Ok(Obtained::Busy(_))) = (tried, &obtained) {
@@ -221,9 +241,11 @@ impl LockProvider for LeaseProvider {
         })
     }
 
-    /// Refuses batched tries of a key that was busy lately, and has no other answer.
+    /// Refuses batched tries of a key that was busy lately, and has no other answer. A provider
+    /// that reports its acquisitions has none.
     fn acquire_now(&self, key: &LockKey, options: &AcquireOptions) -> Option<Result<Acquired>> {
-        if !is_batched_try(options) || self.engine.closed.is_cancelled() {
+        let is_reported = self.engine.options.instrumented.is_some();
+        if !is_batched_try(options) || is_reported || self.engine.closed.is_cancelled() {
             return None;
         }
         let mut contended = self.contended();
@@ -241,7 +263,7 @@ impl LockProvider for LeaseProvider {
     }
 
     fn admin(&self) -> Option<&dyn LockAdmin> {
-        self.engine.outbox.store.admin()
+        self.engine.outbox.store.extras().admin
     }
 
     async fn close(&self) -> Result<()> {

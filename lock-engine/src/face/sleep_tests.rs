@@ -24,10 +24,6 @@ struct Obliging {
 
 #[async_trait::async_trait]
 impl LeaseStore for Obliging {
-    fn name(&self) -> &str {
-        "obliging"
-    }
-
     async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
         let token = FencingToken::new(1 + self.tokens.fetch_add(1, Ordering::Relaxed));
         Ok(Reply::Granted(Grant::new(token, attempt.ttl)))

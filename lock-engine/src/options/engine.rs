@@ -1,5 +1,6 @@
 //! The options of an engine, and their setters in the builders that pass them on.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use distlock_api::{Holder, LeaseOptions, LockError, Result};
@@ -43,6 +44,8 @@ pub struct EngineOptions {
     pub queue: Option<QueueOptions>,
     /// How long a lease is handed on within the process; `None` if it is not.
     pub hand_off: Option<HandOff>,
+    /// The name under which acquisitions and holds are reported; `None` if they are not.
+    pub instrumented: Option<Arc<str>>,
 }
 
 impl Default for EngineOptions {
@@ -61,6 +64,7 @@ impl EngineOptions {
             poll_interval: (Duration::from_millis(10), Duration::from_millis(250)),
             queue: Some(QueueOptions::new()),
             hand_off: Some(HandOff::new()),
+            instrumented: None,
         }
     }
 
@@ -169,7 +173,7 @@ macro_rules! engine_setters {
 
         /// Names the holder of the locks, for people. Defaults to the owner of
         /// [`Holder::this_process`](distlock_api::Holder::this_process), unique per process.
-        pub fn owner(mut self, owner: impl Into<::std::sync::Arc<str>>) -> Self {
+        pub fn owner(mut self, owner: impl AsRef<str>) -> Self {
             self$(.$field)*.holder = self$(.$field)*.holder.with_owner(owner);
             self
         }
@@ -228,6 +232,16 @@ macro_rules! engine_setters {
         /// release goes to the store. Defaults to hand-off.
         pub fn without_hand_off(mut self) -> Self {
             self$(.$field)*.hand_off = None;
+            self
+        }
+
+        /// Reports each acquisition and each hold under this name, with the spans and metrics of
+        /// [`Instrumented`](distlock_api::Instrumented), in every style of these locks. The name is
+        /// the label `provider`: use a constant. Defaults to no reports.
+        ///
+        /// Do not put the provider into an `Instrumented`, too: its locks would be counted twice.
+        pub fn instrumented(mut self, name: impl AsRef<str>) -> Self {
+            self$(.$field)*.instrumented = Some(name.as_ref().into());
             self
         }
     };

@@ -25,7 +25,7 @@ pub(super) struct Lease {
 
 impl Lease {
     pub(super) fn last_token(&self) -> u64 {
-        self.first_token + u64::from(self.tokens.get() - 1)
+        self.first_token.saturating_add(u64::from(self.tokens.get() - 1))
     }
 
     pub(super) fn grant(&self, now: Duration) -> Grant {

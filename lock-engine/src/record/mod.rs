@@ -373,7 +373,7 @@ impl Record {
         holder: Holder,
         handed_over: bool,
     ) -> &Lease {
-        let (first_token, expires_at) = (self.token + 1, now.saturating_add(ttl));
+        let (first_token, expires_at) = (self.token.saturating_add(1), now.saturating_add(ttl));
         let lease = Lease { id, mode, first_token, tokens, granted_at: now, expires_at, holder, released: false };
         self.token = lease.last_token();
         self.changes.push(Change::Granted {
@@ -409,7 +409,7 @@ impl Record {
         if victims.is_empty() && request.holder.is_some() {
             return None;
         }
-        self.token += 1;
+        self.token = self.token.saturating_add(1);
         self.closed_until = now;
         let (token, at, reason) = (before.token, request.at, request.reason.clone());
         let forced = |id, owner| Forced { id, owner, token, at, reason: reason.clone() };

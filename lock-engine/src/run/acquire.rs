@@ -91,14 +91,14 @@ impl Engine {
     /// queue.
     fn attempt(&self, claim: &Claim, wanted: &Wanted, block: NonZeroU32) -> Attempt {
         let Wanted { mode, terms, holder, via, limit, .. } = wanted;
-        let can = self.outbox.store.capabilities();
+        let (can, extras) = (self.outbox.store.capabilities(), self.outbox.store.extras());
         // The caller leaves at its limit, the call continues: cutting it off would cost the store a
         // connection, and leave an unknown outcome.
         let mut attempt = Attempt::new(claim.clone(), terms.ttl)
             .with_margin(terms.margin)
             .with_holder(holder.clone())
             .with_timeout(self.options.store_timeout());
-        if let Some(queue) = self.options.queue.filter(|_| can.queue) {
+        if let Some(queue) = self.options.queue.filter(|_| extras.queue.is_some()) {
             attempt = attempt.with_turn_window(queue.turn_window);
             attempt.ticket = (!matches!(limit, Limit::Once { .. })).then(|| queue.ticket(terms));
         }
@@ -168,7 +168,7 @@ impl Engine {
                     };
                     let failed = wait.failed();
                     let next = wait.on_answer(&now, answer, circumstances, fastrand::f64());
-                    log_failure(key, failed, &wait, &mut warned);
+                    self.log_failure(key, failed, &wait, &mut warned);
                     next
                 }
                 Next::AttemptUnderNewClaim => {
@@ -211,7 +211,7 @@ impl Engine {
                         }
                         let failed = wait.failed();
                         let next = wait.on_late(&now, start.answered, fastrand::f64());
-                        log_failure(key, failed, &wait, &mut warned);
+                        self.log_failure(key, failed, &wait, &mut warned);
                         next
                     }
                 },
@@ -276,22 +276,24 @@ impl Engine {
         }
         NewGuard::Held(HeldLease::new(self.clone(), lease, grant.token))
     }
+
+    /// Logs a failed attempt; the first one in a row is a warning. One that is only sent again is
+    /// not logged.
+    fn log_failure(&self, key: &LockKey, failed_before: u32, wait: &Wait, warned: &mut bool) {
+        *warned &= wait.failed() > 0;
+        let Some(error) = wait.last_error().filter(|_| wait.failed() > failed_before) else { return };
+        let is_first = !std::mem::replace(warned, true);
+        match is_first.then(|| self.warns("attempt", error, 1)).flatten() {
+            Some(attempts) => {
+                log!(warn, lock.key = %key, attempts, %error, "attempt to acquire failed; retrying while time is left");
+            }
+            None => log!(debug, lock.key = %key, %error, "attempt failed"),
+        }
+    }
 }
 
 enum NewGuard {
     Held(HeldLease),
     Late(Option<Turn>),
     Closed,
-}
-
-/// Logs a failed attempt; the first one in a row is a warning. One that is only sent again is not
-/// logged.
-fn log_failure(key: &LockKey, failed_before: u32, wait: &Wait, warned: &mut bool) {
-    *warned &= wait.failed() > 0;
-    let Some(error) = wait.last_error().filter(|_| wait.failed() > failed_before) else { return };
-    if !std::mem::replace(warned, true) {
-        log!(warn, lock.key = %key, %error, "attempt to acquire failed; retrying while time is left");
-    } else {
-        log!(debug, lock.key = %key, %error, "attempt failed");
-    }
 }

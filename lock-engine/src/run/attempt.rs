@@ -144,11 +144,11 @@ impl<'a> Acquisition<'a> {
     /// Starts the call of an attempt. The first attempt of a claim may go with others.
     fn send(&mut self, attempt: Attempt, limits: AttemptLimits) {
         let AttemptLimits { leaves, is_refusable, mut together, .. } = limits;
-        let store = &self.engine.outbox.store;
+        let outbox = &self.engine.outbox;
         let via = self.wanted.via.clone();
         let may_gather = || match &via {
             Some(op) => op.may_gather(&attempt),
-            None => store.may_gather(&attempt),
+            None => outbox.batch().is_some_and(|batch| batch.may_gather(&attempt)),
         };
         if together != Together::No && !(self.phase == ClaimPhase::New && may_gather()) {
             together = Together::No;
@@ -156,7 +156,7 @@ impl<'a> Acquisition<'a> {
         self.in_group |= together == Together::InGroup;
         self.phase.sent();
         let limits = CallLimits { deadline: leaves, is_refusable, together };
-        self.call.begin(self.engine.outbox.send(Acquire { attempt, via }, limits));
+        self.call.begin(outbox.send(Acquire { attempt, via }, limits));
     }
 
     /// Returns whether a call that was given up has no effect once a later one of the claim is
@@ -233,7 +233,8 @@ async fn connected(engine: &Engine, leaves: Option<Instant>) -> Result<()> {
     let bound = engine.options.store_timeout();
     let left = leaves.map_or(bound, |leaves| leaves.saturating_duration_since(Instant::now()).min(bound));
     // A little less, so that the store's own error comes before the caller leaves.
-    let Some(connecting) = engine.outbox.store.ensure_connected(left * 9 / 10) else { return Ok(()) };
+    let connecting = engine.outbox.store.extras().remote.and_then(|remote| remote.ensure_connected(left * 9 / 10));
+    let Some(connecting) = connecting else { return Ok(()) };
     let not_yet = || {
         let message = "the store is not connected yet: allow the call more time";
         LockError::new(ErrorKind::Unavailable, message).with_phase(Phase::Connect)

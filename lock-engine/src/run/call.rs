@@ -252,7 +252,7 @@ fn ended_with_runtime() -> LockError {
 /// The store may know why there is no answer.
 fn not_answered(store: &dyn LeaseStore, waited: Duration) -> LockError {
     let message = "the store did not answer in time: look at its load, or allow the call more time";
-    let known = catch_unwind(AssertUnwindSafe(|| store.why_unanswered(waited))).ok().flatten();
+    let known = catch_unwind(AssertUnwindSafe(|| store.extras().remote?.why_unanswered(waited))).ok().flatten();
     known.unwrap_or_else(|| LockError::timeout(Phase::Request, message)).outcome_unknown()
 }
 

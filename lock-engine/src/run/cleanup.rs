@@ -42,7 +42,7 @@ impl Engine {
         }
         if phase.is_left_behind() {
             // A call that has failed may begin at the store until its limit, and never later (R31).
-            let may_act_for = self.outbox.store.may_act_for(&claim).max(self.options.request_timeout);
+            let may_act_for = self.may_act_for(&claim).max(self.options.request_timeout);
             let last_chance = Instant::now() + may_act_for + lasts;
             if !(is_granted && self.release_unreceived(&claim, last_chance).await) {
                 self.withdraw_until(&claim, last_chance).await;
@@ -61,30 +61,45 @@ impl Engine {
             }
             drop(permit);
             // A batch that may still act is withdrawn at once, and again when it has ended (R24).
-            sleep(backoff::after_error(failed, fastrand::f64()).max(self.outbox.store.may_act_for(claim))).await;
+            sleep(backoff::after_error(failed, fastrand::f64()).max(self.may_act_for(claim))).await;
             failed += 1;
-            // Repeated withdrawals are bounded in number, and in time by what they would remove.
-            let Ok(next) = timeout_at(last_chance, self.clean_ups.acquire()).await else { break };
-            permit = Some(next);
+            // Repeated withdrawals are bounded in number, a batch by the lanes, and in time by what
+            // they would remove.
+            permit = match self.withdrawal_together(claim) {
+                Together::No => {
+                    let Ok(next) = timeout_at(last_chance, self.clean_ups.acquire()).await else { break };
+                    Some(next)
+                }
+                Together::Perhaps | Together::InGroup => None,
+            };
         }
+    }
+
+    /// Returns how much longer a lost batch with the claim's attempt may take effect.
+    fn may_act_for(&self, claim: &Claim) -> Duration {
+        self.outbox.batch().map_or(Duration::ZERO, |batch| batch.may_act_for(claim))
     }
 
     /// Releases a lease that no guard has received, in a batch, if the store makes a batch of such
     /// releases. Returns whether that has ended the lease. If not, the claim is to be withdrawn.
     async fn release_unreceived(&self, claim: &Claim, until: Instant) -> bool {
         let release = Release::new(claim.clone()).with_timeout(self.options.store_timeout());
-        if self.outbox.store.capabilities().acquire_batch.get() == 1 || !self.outbox.store.may_gather_release(&release)
-        {
+        if !self.outbox.batch().is_some_and(|batch| batch.may_gather_release(&release)) {
             return false;
         }
         let mut call = self.outbox.send(release, CallLimits::until(until, Together::Perhaps));
         matches!(call.answer(Some(until), self.options.request_timeout).await, Some(Ok(_)))
     }
 
+    fn withdrawal_together(&self, claim: &Claim) -> Together {
+        let may_gather = self.outbox.batch().is_some_and(|batch| batch.may_gather_withdrawal(claim));
+        if may_gather { Together::Perhaps } else { Together::No }
+    }
+
     /// Makes one withdrawal, if the store has room for it by `until`.
     async fn withdraw(&self, claim: &Claim, until: Instant) -> Result<()> {
         let bound = self.options.request_timeout;
-        let together = if self.outbox.store.may_gather_withdrawal(claim) { Together::Perhaps } else { Together::No };
+        let together = self.withdrawal_together(claim);
         let request = Withdraw { claim: claim.clone(), timeout: bound };
         let mut call = self.outbox.send(request, CallLimits::until(until, together));
         call.answer(None, bound + bound / 2)

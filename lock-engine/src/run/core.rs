@@ -10,6 +10,7 @@ use distlock_api::{Accounting, AcquisitionId, Capabilities, ErrorKind, LockError
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -20,6 +21,7 @@ use crate::run::transit::{Lease, Ledger, LocalQueues};
 use crate::state::lease::LeaseView;
 use crate::state::ledger::End;
 use crate::state::recent_keys::RecentKeys;
+use crate::state::repeats::Repeats;
 use crate::state::schedule::HomeId;
 use crate::state::time::Now;
 use crate::store::{LeaseStore, ProviderId, StoreCapabilities};
@@ -72,6 +74,7 @@ pub(crate) struct Engine {
     pub(crate) outbox: Arc<Outbox>,
     /// Keys that a batched try found busy lately, and how many more of them are refused.
     pub(crate) contended: Mutex<RecentKeys<u8>>,
+    warnings: Mutex<Repeats>,
 }
 
 impl Engine {
@@ -96,6 +99,7 @@ impl Engine {
             stream_open: AtomicBool::new(false),
             waiting: AtomicU64::new(0),
             contended: Mutex::default(),
+            warnings: Mutex::default(),
         })
     }
 
@@ -116,12 +120,12 @@ impl Engine {
 
     /// Returns what the provider can do: what its store can, as it is configured.
     pub(crate) fn capabilities(&self) -> Capabilities {
-        let store = self.outbox.store.capabilities();
+        let (store, extras) = (self.outbox.store.capabilities(), self.outbox.store.extras());
         let mut capabilities = Capabilities::default();
         capabilities.expiry = true;
         capabilities.minimum_hold = store.minimum_hold;
-        capabilities.fair = store.queue && self.options.queue.is_some();
-        capabilities.push = store.push;
+        capabilities.fair = extras.queue.is_some() && self.options.queue.is_some();
+        capabilities.push = extras.events.is_some();
         capabilities.shared = store.shared;
         capabilities.permits = store.permits;
         capabilities
@@ -133,6 +137,13 @@ impl Engine {
         let mut accounting = self.ledger().accounting();
         (accounting.waiting, accounting.unsettled) = (waiting, self.tasks.len() as u64);
         accounting
+    }
+
+    /// Returns how many failures of this kind a warning tells now. `None` if they are only counted:
+    /// while the store is down, one line in ten seconds is enough.
+    pub(crate) fn warns(&self, what: &'static str, error: &LockError, count: u64) -> Option<u64> {
+        let mut warnings = self.warnings.lock().expect("no code in here panics");
+        warnings.tell(what, error.kind().as_str(), count, Instant::now())
     }
 
     /// Takes a lease that has just been lost out of the ledger, and lets the next local caller try.
@@ -187,7 +198,7 @@ impl fmt::Debug for Engine {
             .field("store", &self.outbox.store.name())
             .field("id", &format_args!("{}", self.id))
             .field("accounting", &self.accounting())
-            .field("lanes", &self.outbox.store.lanes());
+            .field("lanes", &self.outbox.store.extras().remote.and_then(|remote| remote.lanes()));
         self.outbox.add_fields(&mut shown);
         shown.finish_non_exhaustive()
     }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
+use distlock_api::style::ReportedHold;
 use distlock_api::{FencingToken, LeaseHandle, LockGuard, Loss, LostSignal, ReleaseFuture, ReleaseOutcome, Result};
 use tokio::time::{Instant, sleep_until};
 
@@ -30,12 +31,26 @@ pub(crate) struct HeldLease {
     token: FencingToken,
     /// How long the lease lingers; `None` if the provider decides that.
     linger: Option<Duration>,
+    /// What reports the hold, if the provider has a name for reports, until the guard gives it up.
+    hold: Option<Box<ReportedHold>>,
     released: bool,
 }
 
 impl HeldLease {
     pub(crate) fn new(engine: Arc<Engine>, lease: Arc<Lease>, token: FencingToken) -> Self {
-        Self { engine, lease, token, linger: None, released: false }
+        Self { engine, lease, token, linger: None, hold: None, released: false }
+    }
+
+    /// Sets what reports the hold.
+    pub(crate) fn set_hold(&mut self, hold: Option<ReportedHold>) {
+        self.hold = hold.map(Box::new);
+    }
+
+    /// Reports the end of the hold.
+    fn end_hold(&mut self, outcome: &'static str) {
+        if let Some(mut hold) = self.hold.take() {
+            hold.set_outcome(outcome);
+        }
     }
 
     /// Sets how long the lease lingers, if the acquisition says it.
@@ -167,23 +182,35 @@ impl HeldLease {
         if held {
             self.released = true;
             let hold = self.lease.terms().hold_at_least.filter(|_| how == GiveUp::Used);
-            return Some(CommitJob::new(self.engine.clone(), self.lease.clone(), self.token, op, hold));
+            let reported = self.hold.take();
+            return Some(CommitJob::new(self.engine.clone(), self.lease.clone(), self.token, op, hold, reported));
         }
+        self.end_hold("already_lost");
         None
     }
 
     fn release_holding(&mut self, how: GiveUp) -> ReleaseFuture {
-        match self.give_up(how) {
+        let (given_up, reported) = (self.give_up(how), self.hold.take());
+        let is_lost = matches!(given_up, GivenUp::Lost);
+        let release = match given_up {
             GivenUp::Releasing(job) => ReleaseFuture::running(job.run()),
             GivenUp::HandedOn => ReleaseFuture::done(Ok(ReleaseOutcome::Released)),
             GivenUp::Lost => ReleaseFuture::done(Ok(ReleaseOutcome::AlreadyLost)),
+        };
+        let Some(mut reported) = reported else { return release };
+        // Reported if the caller does not wait for the answer.
+        if is_lost {
+            reported.set_outcome("lost");
         }
+        reported.until(release)
     }
 }
 
 impl From<RefusedCommit> for HeldLease {
-    fn from(RefusedCommit { engine, lease, token }: RefusedCommit) -> Self {
-        Self::new(engine, lease, token)
+    fn from(RefusedCommit { engine, lease, token, hold }: RefusedCommit) -> Self {
+        let mut held = Self::new(engine, lease, token);
+        held.hold = hold;
+        held
     }
 }
 
@@ -231,8 +258,10 @@ impl LeaseHandle for HeldLease {
         if self.check_loss(&now).is_some() {
             // The timer withdraws it, as this guard sends nothing.
             let _ = self.lease.leave_lost();
+            self.end_hold("lost");
             return;
         }
+        self.end_hold("abandoned");
         if self.lease.is_joinable() {
             if let GivenUp::Releasing(job) = self.leave(End::Abandoned, &now) {
                 job.abandon();
@@ -248,10 +277,13 @@ impl LeaseHandle for HeldLease {
 
 impl Drop for HeldLease {
     fn drop(&mut self) {
-        if !self.released
-            && let GivenUp::Releasing(job) = self.give_up(GiveUp::Used)
-        {
-            job.run_in_background();
+        if self.released {
+            return;
+        }
+        match self.give_up(GiveUp::Used) {
+            GivenUp::Releasing(job) => job.run_in_background(),
+            GivenUp::Lost => self.end_hold("lost"),
+            GivenUp::HandedOn => {}
         }
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use distlock_api::style::contained;
 use distlock_api::{ErrorKind, LockError, Phase, Result};
+use futures_util::future::join_all;
 use tokio::runtime::{self, Handle};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
@@ -15,12 +16,12 @@ use crate::log::log;
 use crate::run::call::guarded;
 use crate::run::clock;
 use crate::run::core::Engine;
-use crate::run::transit::InTransit;
+use crate::run::transit::{InTransit, Lease};
 use crate::state::batch;
 use crate::state::claim::RefreshAnswer;
 use crate::state::lease::Renewed;
 use crate::store::answer_timeout::{ON_TIME, answered_within};
-use crate::store::{Entered, Entry, Home, InLine, Job, Lane, Lanes, LeaseStore, Permit, Standing, StoreCapabilities};
+use crate::store::{Entered, Entry, Home, InLine, Job, Lane, Lanes, LeaseStore, Permit, Renewal, Standing};
 
 type Item = batch::Item<InTransit>;
 type Batch = batch::Batch<InTransit>;
@@ -59,8 +60,27 @@ impl Engine {
             Err(LockError::new(ErrorKind::Corrupt, message))
         };
         let standings = standings.into_iter().chain(std::iter::repeat_with(missing));
+        let standings: Vec<_> = standings.take(items.len()).collect();
+        self.warn_of_failures(items, &standings);
         for (item, standing) in items.iter().zip(standings) {
             contained(|| self.record_answer(sent, item, standing));
+        }
+    }
+
+    /// Warns of the leases whose renewal has failed: once for each cause, however many they are.
+    fn warn_of_failures(&self, items: &[Item], standings: &[Result<Standing>]) {
+        let mut failures = Vec::<(&Lease, &LockError, u64)>::new();
+        for (item, standing) in items.iter().zip(standings) {
+            let (Item::Lease(lease), Err(error)) = (item, standing) else { continue };
+            match failures.iter_mut().find(|(_, other, _)| other.kind() == error.kind()) {
+                Some((_, _, count)) => *count += 1,
+                None => failures.push((lease, error, 1)),
+            }
+        }
+        for (lease, error, count) in failures {
+            if let Some(count) = self.warns("renewal", error, count) {
+                log!(warn, lock.key = %lease.key(), leases = count, %error, "renewals failed; the first is shown");
+            }
         }
     }
 
@@ -73,7 +93,7 @@ impl Engine {
             },
             // C13: an error is not a loss.
             (Item::Lease(lease), Err(error)) => {
-                log!(warn, lock.key = %lease.key(), lock.token = %lease.token(), %error, "renewal failed");
+                log!(debug, lock.key = %lease.key(), lock.token = %lease.token(), %error, "renewal failed");
                 self.ledger().renewal_failed(lease, &clock::now());
             }
             (Item::Ticket(queued), Ok(standing)) => {
@@ -151,11 +171,21 @@ async fn run_keeper(guard: KeeperGuard, wake: Arc<Notify>) {
 }
 
 /// Returns how many renewals a call may carry. A store that panics here (C14) still gets its
-/// renewals, within the default.
+/// renewals.
 fn renew_batch(store: &dyn LeaseStore) -> usize {
-    let mut capabilities = StoreCapabilities::default();
-    contained(|| capabilities = store.capabilities());
-    capabilities.renew_batch.get()
+    let mut most = 1;
+    contained(|| most = store.extras().batch_renew.map_or(1, |batch| batch.renew_batch().get()));
+    most
+}
+
+/// Sends renewals in one call, or one by one to a store that makes no batches, or panics here.
+async fn send(store: &dyn LeaseStore, renewals: &[Renewal]) -> Vec<Result<Standing>> {
+    let mut batch = None;
+    contained(|| batch = store.extras().batch_renew);
+    match batch {
+        Some(batch) => batch.renew_many(renewals).await,
+        None => join_all(renewals.iter().map(|renewal| store.renew(renewal))).await,
+    }
 }
 
 /// How often the keeper looks for leases past their deadline while the store has no room.
@@ -236,7 +266,7 @@ async fn renew(engine: Weak<Engine>, store: Arc<dyn LeaseStore>, bound: Duration
     // off costs a connection.
     let bound = if again { bound.min(retry_after.max(bound / 4)) } else { bound };
     let renewals: Vec<_> = items.iter().map(|item| item.renewal(bound)).collect();
-    let call = guarded(async { Ok(store.renew_many(&renewals).await) });
+    let call = guarded(async { Ok(send(&*store, &renewals).await) });
     let failed = |error: LockError| items.iter().map(|_| Err(error.clone())).collect();
     let standings = match answered_within(bound + bound / 2, call).await {
         Some(answer) => answer.unwrap_or_else(failed),

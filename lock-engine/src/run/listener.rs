@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use distlock_api::style::contained;
-use distlock_api::{ErrorKind, LockError};
+use distlock_api::{ErrorKind, LockError, Result};
 use futures_util::StreamExt;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -56,7 +56,7 @@ impl Engine {
     }
 
     fn may_open_stream(&self) -> bool {
-        self.outbox.store.capabilities().push && !self.gone.is_cancelled()
+        self.outbox.store.extras().events.is_some() && !self.gone.is_cancelled()
     }
 
     fn listen(self: &Arc<Self>, listening: &mut Listening) {
@@ -184,6 +184,13 @@ async fn listen_soon(engine: Weak<Engine>, gone: CancellationToken) {
     }
 }
 
+async fn subscribe(store: &dyn LeaseStore, request: &Watch) -> Result<EventStream> {
+    match store.extras().events {
+        Some(events) => events.subscribe(request).await,
+        None => Err(LockError::new(ErrorKind::Unsupported, "the store has ceased to push events")),
+    }
+}
+
 /// Reads events while the engine exists, and reopens the stream when it breaks.
 async fn listen(reader: StreamReader, store: Arc<dyn LeaseStore>, request: Watch, gone: CancellationToken) {
     let engine = reader.0.clone();
@@ -192,7 +199,7 @@ async fn listen(reader: StreamReader, store: Arc<dyn LeaseStore>, request: Watch
         let opened = tokio::select! {
             biased;
             () = gone.cancelled() => return,
-            opened = guarded(store.subscribe(&request)) => opened,
+            opened = guarded(subscribe(&*store, &request)) => opened,
         };
         let Some(listening) = engine.upgrade() else { return };
         let broken = match opened {

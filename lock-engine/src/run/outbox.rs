@@ -3,25 +3,29 @@
 //! `store::outbox` decides when a request goes, and with which others. A request in line has sent
 //! nothing, and leaves with its caller. A call with a permit is a task of its own, so that a caller
 //! that does not poll keeps no permit from others. A call for several requests belongs to none of
-//! their callers, and runs to its end whichever of them leaves.
+//! their callers, and runs to its end whichever of them leaves. A call runs in the span of its
+//! first request, so that what the store's driver traces belongs to that.
 
 use std::any::Any;
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use distlock_api::style::contained;
 use distlock_api::{ErrorKind, LockError, ReleaseOutcome, Result};
+use futures_util::future::join_all;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
+use tracing::{Instrument, Span};
 
 use crate::metrics;
 use crate::run::call::{Call, Sending, Stage, Work, guarded};
 use crate::run::clock;
 use crate::store::{
-    AcquireOp, Attempt, Claim, Entered, Entry, Home, Job, Lane, Lanes, LeaseStore, Permit, ProviderId, Release, Reply,
-    Write, WriteOp, Written,
+    AcquireOp, Attempt, BatchStore, Claim, Entered, Entry, Home, Job, Lane, Lanes, LeaseStore, Permit, ProviderId,
+    Release, Reply, Write, WriteOp, Written,
 };
 
 type Store = Arc<dyn LeaseStore>;
@@ -39,7 +43,7 @@ pub(crate) trait Request: Sized + Send + 'static {
     /// Sends requests in one call. Returns one answer for each.
     fn batch(requests: Vec<Self>, store: Store) -> impl Future<Output = Vec<Result<Self::Answer>>> + Send + 'static {
         let singles = requests.into_iter().map(move |request| request.single(store.clone()));
-        futures_util::future::join_all(singles)
+        join_all(singles)
     }
 }
 
@@ -83,7 +87,10 @@ impl Request for Acquire {
 
     async fn batch(requests: Vec<Self>, store: Store) -> Vec<Result<Reply>> {
         let attempts: Vec<Attempt> = requests.into_iter().map(|request| request.attempt).collect();
-        store.try_acquire_many(&attempts).await
+        match store.extras().batch {
+            Some(batch) => batch.try_acquire_many(&attempts).await,
+            None => join_all(attempts.iter().map(|attempt| store.try_acquire(attempt))).await,
+        }
     }
 }
 
@@ -97,7 +104,10 @@ impl Request for Release {
     }
 
     async fn batch(requests: Vec<Self>, store: Store) -> Vec<Result<ReleaseOutcome>> {
-        store.release_many(&requests).await
+        match store.extras().batch {
+            Some(batch) => batch.release_many(&requests).await,
+            None => join_all(requests.iter().map(|release| store.release(release))).await,
+        }
     }
 }
 
@@ -120,7 +130,10 @@ impl Request for Withdraw {
         // All of one provider, and so with one timeout.
         let timeout = requests.iter().map(|request| request.timeout).min().unwrap_or_default();
         let claims: Vec<Claim> = requests.into_iter().map(|request| request.claim).collect();
-        store.withdraw_many(&claims, timeout).await
+        match store.extras().batch {
+            Some(batch) => batch.withdraw_many(&claims, timeout).await,
+            None => join_all(claims.iter().map(|claim| store.withdraw(claim, timeout))).await,
+        }
     }
 }
 
@@ -150,7 +163,10 @@ impl Request for CountWaiters {
     const LANE: Lane = Lane::Refresh;
 
     async fn single(self, store: Store) -> Result<u32> {
-        store.waiters(&self.claim, self.timeout).await
+        match store.extras().queue {
+            Some(queue) => queue.waiters(&self.claim, self.timeout).await,
+            None => Err(LockError::new(ErrorKind::Unsupported, "the store keeps no queue")),
+        }
     }
 }
 
@@ -208,6 +224,7 @@ struct Waiting<R: Request> {
     since: Instant,
     outbox: Arc<Outbox>,
     home: Handle,
+    span: Span,
     sending: oneshot::Sender<Sending>,
     answer: oneshot::Sender<Result<R::Answer>>,
 }
@@ -219,10 +236,10 @@ impl Outbox {
 
     /// Sends a request, or adds it to the line.
     pub(crate) fn send<R: Request>(self: &Arc<Self>, request: R, limits: CallLimits) -> Call<R::Answer> {
-        let lanes = self.store.lanes();
+        let lanes = self.store.extras().remote.and_then(|remote| remote.lanes());
         let most = match (R::KIND, limits.together) {
             (None, _) | (_, Together::No) => 1,
-            (Some(_), _) => self.store.capabilities().acquire_batch.get(),
+            (Some(_), _) => self.batch().map_or(1, |batch| batch.acquire_batch().get()),
         };
         if lanes.is_none() && most == 1 {
             // Polled in place: no task on the fast path.
@@ -248,14 +265,15 @@ impl Outbox {
             let (request, answer) = unsent.take().expect("taken once");
             let (sending, receiver) = oneshot::channel();
             is_sent = Some(receiver);
-            let waiting = Waiting { request, since: Instant::now(), outbox: self.clone(), home, sending, answer };
+            let (since, span) = (Instant::now(), Span::current());
+            let waiting = Waiting { request, since, outbox: self.clone(), home, span, sending, answer };
             Job { request: Box::new(waiting), send: send_together::<R> }
         });
         let stage = match (entered, unsent, is_sent) {
             (Entered::Start(permit), Some((request, answer)), _) => {
                 // Before the task: another thread may send the request at once (R1).
                 let sending = Sending { at: clock::sending(), is_batch: false };
-                drop(tokio::spawn(send_alone(permit, request, self.store.clone(), answer)));
+                drop(tokio::spawn(send_alone(permit, request, self.store.clone(), answer).in_current_span()));
                 Stage::Sent(sending)
             }
             (Entered::InLine(line), _, Some(sending)) => Stage::InLine { line, awaits_group: entry.in_group, sending },
@@ -265,10 +283,15 @@ impl Outbox {
         Call { stage, work: Work::InTask(answers) }
     }
 
+    /// Returns the store's batches, if it makes any.
+    pub(crate) fn batch(&self) -> Option<&dyn BatchStore> {
+        self.store.extras().batch.filter(|batch| batch.acquire_batch() != NonZeroUsize::MIN)
+    }
+
     /// Returns the lanes of the store. A store that panics here (C14) still gets its renewals.
     pub(crate) fn lanes(&self) -> Lanes {
         let mut lanes = None;
-        contained(|| lanes = self.store.lanes());
+        contained(|| lanes = self.store.extras().remote.and_then(|remote| remote.lanes()));
         lanes.unwrap_or_else(|| self.unbounded.clone())
     }
 
@@ -321,8 +344,8 @@ impl Outbox {
 /// callers.
 fn send_together<R: Request>(requests: Vec<Box<dyn Any + Send>>, permit: Permit) {
     let waiting: Vec<Waiting<R>> = requests.into_iter().filter_map(|request| Some(*request.downcast().ok()?)).collect();
-    if let Some(home) = waiting.first().map(|first| first.home.clone()) {
-        drop(home.spawn(call(waiting, permit)));
+    if let Some((home, span)) = waiting.first().map(|first| (first.home.clone(), first.span.clone())) {
+        drop(home.spawn(call(waiting, permit).instrument(span)));
     }
 }
 
@@ -386,9 +409,8 @@ async fn send_alone<R: Request>(
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroUsize;
-
     use super::*;
+    use crate::store::{RemoteStore, StoreExtras};
 
     /// A call with a permit is a task, which another thread may run at once.
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -396,14 +418,16 @@ mod tests {
         #[derive(Debug)]
         struct Bounded(Lanes);
 
-        #[distlock_api::async_trait]
-        impl LeaseStore for Bounded {
-            fn name(&self) -> &str {
-                "bounded"
-            }
-
+        impl RemoteStore for Bounded {
             fn lanes(&self) -> Option<Lanes> {
                 Some(self.0.clone())
+            }
+        }
+
+        #[distlock_api::async_trait]
+        impl LeaseStore for Bounded {
+            fn extras(&self) -> StoreExtras<'_> {
+                StoreExtras { remote: Some(self), ..StoreExtras::default() }
             }
 
             async fn try_acquire(&self, _: &Attempt) -> Result<Reply> {

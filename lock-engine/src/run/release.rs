@@ -39,8 +39,8 @@ struct ReleaseState {
     lease: Arc<Lease>,
     hold: Option<Duration>,
     request: InFlight<ReleaseOutcome>,
-    /// Whether a release has been sent, or is in line.
-    sent: bool,
+    /// Whether a batch has left it: its key has a waiter, or another holder.
+    alone: bool,
     runs_on: RunsOn,
     /// Keeps `close` waiting.
     _open: TaskTrackerToken,
@@ -59,7 +59,7 @@ impl ReleaseJob {
     /// [`begin_release`](Lease::begin_release) was successful, or it was lost by a close.
     pub(crate) fn new(engine: Arc<Engine>, lease: Arc<Lease>, hold: Option<Duration>) -> Self {
         let _open = engine.tasks.token();
-        ReleaseState { engine, lease, hold, request: InFlight::none(), sent: false, runs_on: RunsOn::Caller, _open }
+        ReleaseState { engine, lease, hold, request: InFlight::none(), alone: false, runs_on: RunsOn::Caller, _open }
             .guarded()
     }
 
@@ -187,9 +187,10 @@ impl ReleaseState {
         let expiry = self.lease.expiry(&clock::now());
         let mut failed = 0;
         loop {
-            // The first attempt needs no permit. Those after it are bounded in number by permits,
-            // and in time by the expiry.
-            let permit = if failed == 0 { None } else { timeout_at(expiry, clean_ups.acquire()).await.ok() };
+            // The first attempt needs no permit, and a batch has one of the lanes. The others are
+            // bounded in number by permits, and in time by the expiry.
+            let needs_permit = failed > 0 && self.together(&self.request()) == Together::No;
+            let permit = if needs_permit { timeout_at(expiry, clean_ups.acquire()).await.ok() } else { None };
             let answer = self.attempt(Instant::now() + request_timeout).await;
             drop(permit);
             let error = match answer {
@@ -226,31 +227,47 @@ impl ReleaseState {
             if !sent.is_batch || !answer.as_ref().is_err_and(is_left) {
                 return answer;
             }
+            self.alone = true;
         }
     }
 
-    /// Sends the release. The first one may go with others. It stays in line until the lease
-    /// expires by itself.
+    /// Sends the release. It stays in line until the lease expires by itself. A batch whose answer
+    /// was lost is repeated as a batch.
     fn send(&mut self, until: Instant) {
+        let release = self.request();
+        let together = self.together(&release);
+        let expiry = self.lease.expiry(&clock::now()).max(until);
+        self.request.begin(self.engine.outbox.send(release, CallLimits::until(expiry, together)));
+    }
+
+    fn request(&self) -> Release {
         let bound = self.engine.options.store_timeout();
         let mut release = Release::new(self.lease.claim().clone()).with_timeout(bound);
         release.hold_at_least = self.hold;
-        let expiry = self.lease.expiry(&clock::now()).max(until);
-        let is_first = !std::mem::replace(&mut self.sent, true);
-        let may_gather = is_first && self.hold.is_none() && self.engine.outbox.store.may_gather_release(&release);
-        let together = match self.lease.in_group() {
-            _ if !may_gather => Together::No,
-            true => Together::InGroup,
-            false => Together::Perhaps,
-        };
-        self.request.begin(self.engine.outbox.send(release, CallLimits::until(expiry, together)));
+        release
+    }
+
+    fn together(&self, release: &Release) -> Together {
+        let batch = self.engine.outbox.batch().filter(|_| !self.alone && self.hold.is_none());
+        if !batch.is_some_and(|batch| batch.may_gather_release(release)) {
+            return Together::No;
+        }
+        if self.lease.in_group() { Together::InGroup } else { Together::Perhaps }
     }
 
     fn end(self, end: End) {
         let Self { engine, lease, request, _open, .. } = self;
         drop(request);
-        if end == End::Abandoned {
-            log!(warn, lock.key = %lease.key(), lock.token = %lease.token(), "lease left to its ttl");
+        match end {
+            End::Released => {}
+            // The guard had not noticed it, and its caller may ignore the answer.
+            End::Lost => {
+                let loss = Loss::Gone.as_str();
+                log!(warn, lock.key = %lease.key(), lock.token = %lease.token(), lock.loss = loss, "lock lost");
+            }
+            End::Abandoned => {
+                log!(warn, lock.key = %lease.key(), lock.token = %lease.token(), "lease left to its ttl");
+            }
         }
         lease.end();
         engine.ledger().end(&lease, end);

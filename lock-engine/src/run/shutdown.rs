@@ -67,7 +67,13 @@ impl Engine {
         // What has not ended is dropped now, with its calls. Only a task that its runtime does not
         // run is left.
         let _ = timeout_at(end, self.tasks.wait()).await;
-        let closed = match timeout_at(end, guarded(self.outbox.store.close())).await {
+        let closing = guarded(async {
+            match self.outbox.store.extras().remote {
+                Some(remote) => remote.close().await,
+                None => Ok(()),
+            }
+        });
+        let closed = match timeout_at(end, closing).await {
             Ok(closed) => closed,
             Err(_) => Err(LockError::timeout(Phase::Shutdown, "the store did not close")),
         };

@@ -10,6 +10,7 @@
 //! | `blocks` | how many tokens a lease asks for |
 //! | `reading_pause` | how long a waiter in the store's queue pauses before it reads events |
 //! | `recent_keys` | a bounded table of values for recent keys |
+//! | `repeats` | how often a failure is told that happens again and again |
 //! | `ledger` | which leases are alive, when each is due (`renewal_succeeded`, `renewal_failed`), and the accounting |
 //! | `schedule` | the due times of one lease or ticket |
 //! | `batch` | which of the due leases and tickets are renewed in one call |
@@ -27,6 +28,7 @@ pub(crate) mod ledger;
 pub(crate) mod local_queue;
 pub(crate) mod reading_pause;
 pub(crate) mod recent_keys;
+pub(crate) mod repeats;
 pub(crate) mod schedule;
 pub(crate) mod sharing;
 pub(crate) mod time;

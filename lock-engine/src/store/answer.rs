@@ -59,7 +59,7 @@ pub struct BusyReply {
     /// unused tokens of its block, it is the first token of the present block (R18).
     pub token: Option<FencingToken>,
     /// Nothing was decided, because a batch could not: the engine makes the attempt again at once,
-    /// by itself. Only in an answer of [`try_acquire_many`](super::LeaseStore::try_acquire_many).
+    /// by itself. Only in an answer of [`try_acquire_many`](super::BatchStore::try_acquire_many).
     pub undecided: bool,
 }
 

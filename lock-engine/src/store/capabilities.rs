@@ -1,20 +1,39 @@
-//! Optional capabilities of a store.
+//! What a store supports in its three requests.
 
-use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use distlock_api::{LeaseOptions, LeaseTerms, LockError, Result};
 
-/// What a store can do beyond the required methods.
+/// What a store supports in the three requests, beyond exclusive leases with one token. By default
+/// nothing.
+///
+/// # Modes
+/// A store that declares [`shared`](Self::shared) or
+/// [`permits`](Self::permits) gets claims with another [`mode`](super::Claim::mode) than
+/// exclusive. A key may then have several *holders*: live leases of different claims, each with its
+/// own tokens and expiry. What the requests say of *the* lease of a claim is said of its own.
+///
+/// * A claim that holds nothing is granted beside holders only if no ticket is before it, and its
+///   mode [fits](distlock_api::Mode::fits) them ([C26], [C27], [C28]).
+/// * When a claim gives up its lease, or leaves the queue while others hold the key, the first
+///   tickets are granted one after the other. This continues as long as the mode of the next one
+///   fits. All are granted in the same step, with tokens in the order of the queue, one
+///   [`Granted`](super::StoreEvent::Granted) each.
+/// * `holder_remaining` of a busy answer is the time until the first holder's lease ends: the
+///   others may have been given up by then ([C29]). If only tickets are ahead, it counts the turn
+///   windows alone.
+/// * A renewal changes the lease of its claim and no other ([C29]).
+/// * With a minimum hold, the lease of a claim that is not exclusive stays until then, without its
+///   claim: others that fit are granted beside it ([C25]).
+///
+/// [C25]: distlock_api::contract#c25
+/// [C26]: distlock_api::contract#c26
+/// [C27]: distlock_api::contract#c27
+/// [C28]: distlock_api::contract#c28
+/// [C29]: distlock_api::contract#c29
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StoreCapabilities {
-    /// Keeps tickets, and grants in their order ([C15]).
-    ///
-    /// [C15]: distlock_api::contract#c15
-    pub queue: bool,
-    /// Supports [`LeaseStore::subscribe`](super::LeaseStore::subscribe).
-    pub push: bool,
     /// Grants blocks of more than one token for in-process hand-off.
     pub token_blocks: bool,
     /// Supports [`Release::hold_at_least`](super::Release::hold_at_least) ([C25]).
@@ -35,15 +54,6 @@ pub struct StoreCapabilities {
     ///
     /// [C27]: distlock_api::contract#c27
     pub permits: bool,
-    /// How many renewals one [`LeaseStore::renew_many`](super::LeaseStore::renew_many) may carry.
-    /// Defaults to 100.
-    pub renew_batch: NonZeroUsize,
-    /// How many attempts one [`LeaseStore::try_acquire_many`](super::LeaseStore::try_acquire_many)
-    /// may carry, how many releases one
-    /// [`LeaseStore::release_many`](super::LeaseStore::release_many), and how many withdrawals one
-    /// [`LeaseStore::withdraw_many`](super::LeaseStore::withdraw_many). Defaults to 1: the engine
-    /// never sends them together.
-    pub acquire_batch: NonZeroUsize,
     /// The shortest ttl that is of use with this store: far above the usual time of a request. A
     /// lease that ends sooner is never held, because its answer comes too late, and a caller that
     /// waits would ask for ever. Shorter ones are refused before any I/O. Defaults to
@@ -54,15 +64,11 @@ pub struct StoreCapabilities {
 impl Default for StoreCapabilities {
     fn default() -> Self {
         Self {
-            queue: false,
-            push: false,
             token_blocks: false,
             minimum_hold: false,
             ordered_claims: false,
             shared: false,
             permits: false,
-            renew_batch: NonZeroUsize::new(100).expect("not zero"),
-            acquire_batch: NonZeroUsize::MIN,
             min_ttl: LeaseOptions::MIN_TTL,
         }
     }

@@ -73,9 +73,23 @@ pub struct Claim {
 }
 
 struct Shared {
-    state: OnceLock<Box<dyn Any + Send + Sync>>,
+    /// What the store keeps.
+    state: Slot,
+    /// What an [`AcquireOp`](super::AcquireOp) keeps.
+    op_state: Slot,
     /// See [`Used`]; [`UNKNOWN`], [`NONE`], or the token.
     used: AtomicU64,
+}
+
+/// A value of any one type, for the life of the claim.
+#[derive(Default)]
+struct Slot(OnceLock<Box<dyn Any + Send + Sync>>);
+
+impl Slot {
+    /// Returns the value, or `None` if it has another type.
+    fn get_or_make<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Option<&T> {
+        self.0.get_or_init(|| Box::new(make())).downcast_ref()
+    }
 }
 
 const UNKNOWN: u64 = u64::MAX;
@@ -97,7 +111,7 @@ impl Claim {
     /// Creates a claim. The engine creates claims; a store's own tests may, too.
     #[must_use]
     pub fn new(key: LockKey, id: AcquisitionId) -> Self {
-        let shared = Shared { state: OnceLock::new(), used: AtomicU64::new(UNKNOWN) };
+        let shared = Shared { state: Slot::default(), op_state: Slot::default(), used: AtomicU64::new(UNKNOWN) };
         Self { key, id, mode: Mode::Exclusive, shared: Arc::new(shared) }
     }
 
@@ -156,14 +170,25 @@ impl Claim {
     /// on first use. It is dropped when the engine has settled the claim and the guard is gone, on
     /// any thread, with a runtime or without.
     ///
+    /// For the store alone. What an operation brings is kept in [`op_state`](Self::op_state).
+    ///
     /// # Panics
     /// If it is called with two different types for the same claim.
+    #[track_caller]
     pub fn state<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> &T {
-        self.shared
-            .state
-            .get_or_init(|| Box::new(make()))
-            .downcast_ref()
-            .expect("a store keeps one type of state per claim")
+        self.shared.state.get_or_make(make).expect("the store keeps one type of state per claim")
+    }
+
+    /// Returns what the [`AcquireOp`](super::AcquireOp) of the claim's acquisition keeps for the
+    /// claim's life, such as a document that it has read. It is created and dropped as
+    /// [`state`](Self::state), and apart from it: the store and the operation need not know of each
+    /// other.
+    ///
+    /// # Panics
+    /// If it is called with two different types for the same claim.
+    #[track_caller]
+    pub fn op_state<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> &T {
+        self.shared.op_state.get_or_make(make).expect("an operation keeps one type of state per claim")
     }
 }
 
@@ -178,6 +203,23 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+
+    #[test]
+    fn the_store_and_an_operation_have_a_slot_each() {
+        let claim = Claim::new(LockKey::new("key").unwrap(), ProviderId::random().acquisition_id());
+        let clone = claim.clone();
+        assert_eq!(claim.state(|| 1_u8), &1);
+        assert_eq!(claim.op_state(|| "document"), &"document");
+        assert_eq!((clone.state(|| 2_u8), clone.op_state(|| "another")), (&1, &"document"));
+    }
+
+    #[test]
+    #[should_panic(expected = "an operation keeps one type of state per claim")]
+    fn a_slot_has_one_type() {
+        let claim = Claim::new(LockKey::new("key").unwrap(), ProviderId::random().acquisition_id());
+        claim.op_state(|| 1_u8);
+        claim.op_state(|| 1_u16);
+    }
 
     #[test]
     fn c7_ids_are_short_and_begin_with_their_provider() {

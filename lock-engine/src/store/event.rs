@@ -2,15 +2,40 @@
 
 use std::pin::Pin;
 
+use async_trait::async_trait;
 use futures_core::Stream;
 
 use super::{Grant, ProviderId, StoreTime};
 use distlock_api::{AcquisitionId, FencingToken, LockKey, Loss, Result};
 
-/// The changes that a store pushes. See [`LeaseStore::subscribe`](super::LeaseStore::subscribe).
+/// A store that pushes changes, so that waiters need not poll and losses are noticed at once. It is
+/// a [`LeaseStore`](super::LeaseStore) that returns itself as
+/// [`StoreExtras::events`](super::StoreExtras::events); [`StoreEvent`] lists what it sends.
+#[async_trait]
+pub trait EventStore: Send + Sync {
+    /// Opens a stream of events.
+    ///
+    /// An event may come late, twice, or never, so the engine treats it as a hint and queries the
+    /// store. It believes two events: a loss of its own claim, and a
+    /// [`Granted`](StoreEvent::Granted) whose times it can check. After an interruption the stream
+    /// sends [`StoreEvent::Gap`] or ends. The engine then wakes all its waiters once; if the stream
+    /// ended, it opens a new one.
+    ///
+    /// The engine may leave the stream unpolled for up to 5 s, while no event is needed: a waiter
+    /// whose turn is unlikely to be near needs none, nor does a lease in its first second. A store
+    /// may request events only while the stream is polled. It then sends the changes since the last
+    /// poll, or [`StoreEvent::Gap`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`](distlock_api::ErrorKind::Unsupported) if the deployment has no
+    /// push.
+    async fn subscribe(&self, watch: &Watch) -> Result<EventStream>;
+}
+
+/// The changes that a store pushes. See [`EventStore::subscribe`].
 pub type EventStream = Pin<Box<dyn Stream<Item = Result<StoreEvent>> + Send + 'static>>;
 
-/// What a watcher subscribes to. See [`LeaseStore::subscribe`](super::LeaseStore::subscribe).
+/// What a watcher subscribes to. See [`EventStore::subscribe`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Watch {
@@ -26,7 +51,7 @@ impl Watch {
     }
 }
 
-/// A change at the store. A store that declares [`push`](super::StoreCapabilities::push) sends:
+/// A change at the store. An [`EventStore`] sends:
 ///
 /// | event | receiver | when |
 /// |---|---|---|

@@ -24,7 +24,7 @@ use crate::store::ProviderId;
 /// for one.
 ///
 /// A store with a bounded number of connections returns its lanes from
-/// [`LeaseStore::lanes`](super::LeaseStore::lanes). Clones share everything: stores that share
+/// [`RemoteStore::lanes`](super::RemoteStore::lanes). Clones share everything: stores that share
 /// connections return clones of one.
 ///
 /// * Renewals go first and may use all permits; then go refreshes of tickets, then releases, then

@@ -25,7 +25,7 @@ pub struct Attempt {
     /// 16,777,216 at once, so tokens need 64 bits: a counter of 32 bits overflows after 127 grants.
     pub tokens: NonZeroU32,
     /// The ticket to queue with if the key is busy. `None` if the caller does not wait, or the
-    /// store has no [`queue`](super::StoreCapabilities::queue).
+    /// store is no [`QueueStore`](super::QueueStore).
     pub ticket: Option<Ticket>,
     /// How much later each further position in the queue may take a free lease. Defaults to
     /// [`Attempt::TURN_WINDOW`].

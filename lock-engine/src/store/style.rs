@@ -11,9 +11,9 @@ use distlock_api::Result;
 /// An attempt to acquire that brings more than a lease, made where the engine would call
 /// [`LeaseStore::try_acquire`](super::LeaseStore::try_acquire).
 ///
-/// It keeps what it brings, such as a document, in the [claim's state](Claim::state). The style
-/// takes it from there when the engine has made a [`LeaseGuard`](crate::LeaseGuard) of the grant.
-/// So late answers of other claims do not get mixed up with it.
+/// It keeps what it brings, such as a document, in the claim's [`op_state`](Claim::op_state). The
+/// style takes it from there when the engine has made a [`LeaseGuard`](crate::LeaseGuard) of the
+/// grant. So late answers of other claims do not get mixed up with it.
 ///
 /// # Contract
 /// That of [`try_acquire`](super::LeaseStore::try_acquire), on the same leases. In addition every
@@ -30,9 +30,10 @@ pub trait AcquireOp: Send + Sync + 'static {
     /// See the [store's](super::LeaseStore) *Errors*.
     async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply>;
 
-    /// Returns whether the store's [`try_acquire_many`](super::LeaseStore::try_acquire_many) may
+    /// Returns whether the store's [`try_acquire_many`](super::BatchStore::try_acquire_many) may
     /// make this attempt, the first of its claim, together with others. Before it returns true, the
-    /// operation records in the claim's state what the store has to bring. Defaults to false.
+    /// operation records in the claim what the store has to bring: such a store and its operations
+    /// are one package, and may share the store's [`state`](Claim::state). Defaults to false.
     fn may_gather(&self, attempt: &Attempt) -> bool {
         let _ = attempt;
         false

@@ -33,7 +33,7 @@ async fn c23_an_abandoned_lease_is_neither_renewed_nor_released_and_keeps_others
     let provider = quick(&store);
     let guard = acquire(&provider, "k").await;
     sleep(ms(400)).await; // renewed once
-    let renewals = store.calls(Operation::RenewMany);
+    let renewals = store.calls(Operation::Renew);
     let next = tokio::spawn({
         let provider = provider.clone();
         async move { (provider.acquire("k").await.unwrap(), Instant::now()) }
@@ -47,7 +47,7 @@ async fn c23_an_abandoned_lease_is_neither_renewed_nor_released_and_keeps_others
     let (next, granted) = next.await.unwrap();
     assert!(granted - abandoned >= ms(890), "{:?}", granted - abandoned);
     assert!(granted - abandoned <= ms(1100), "{:?}", granted - abandoned);
-    assert_eq!((store.calls(Operation::RenewMany), store.calls(Operation::Release)), (renewals, 0));
+    assert_eq!((store.calls(Operation::Renew), store.calls(Operation::Release)), (renewals, 0));
     // A lease that is lost already stays counted as lost.
     store.force_release("k");
     assert_eq!(next.lost().await, Loss::ForceReleased);

@@ -83,7 +83,7 @@ async fn c18_a_waiter_leaves_at_its_limit_although_the_store_hangs() {
         tokio::spawn(async move { b.acquire("k").timeout(ms(2000)).await })
     };
     queued(&store, 1).await;
-    let _hangs = (store.hang_next(Operation::TryAcquire), store.hang_next(Operation::RenewMany));
+    let _hangs = (store.hang_next(Operation::TryAcquire), store.hang_next(Operation::Renew));
     assert_eq!(waiter.await.unwrap().unwrap_err().kind(), ErrorKind::Timeout);
     assert_eq!(start.elapsed(), ms(2000));
 }

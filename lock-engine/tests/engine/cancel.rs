@@ -8,13 +8,12 @@ use std::time::Duration;
 
 use distlock_api::{ErrorKind, LeaseOptions, LockGuard, LockProvider, LockProviderExt, ReleaseOutcome};
 use distlock_engine::LeaseProvider;
-use distlock_engine::store::StoreCapabilities;
 use distlock_memory::{HangHandle, MemoryStore, Operation};
 use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
 use crate::kit::{Deployment, memory, ms, polled, waiting};
-use crate::store::ScriptedStore;
+use crate::store::{Abilities, ScriptedStore};
 
 /// Longer than any clean-up takes, and much shorter than any lease or ticket lasts.
 const SETTLED: Duration = ms(4000);
@@ -126,7 +125,7 @@ struct World {
 }
 
 impl World {
-    fn new(change: impl FnOnce(&mut StoreCapabilities)) -> Self {
+    fn new(change: impl FnOnce(&mut Abilities)) -> Self {
         let store = memory(change);
         let provider = || {
             let stepped = ScriptedStore::over(&store).with(|store| store.yields = 1);
@@ -250,7 +249,7 @@ async fn cell(world: World, call: Call, fault: Fault, polls: usize) -> bool {
     has_ended
 }
 
-async fn matrix(name: &str, change: impl Fn(&mut StoreCapabilities) + Copy) {
+async fn matrix(name: &str, change: impl Fn(&mut Abilities) + Copy) {
     let mut cells = 0;
     for call in CALLS {
         for fault in FAULTS {

@@ -117,7 +117,7 @@ async fn c25_a_commit_that_discards_leaves_no_minimum_hold() {
     let options = AcquireOptions::new().with_lease(LeaseOptions::new().hold_at_least(ms(60_000)));
     let lock = || style.lock_with(&provider, options.clone());
     let start = Instant::now();
-    // Also if its outcome is not known, and the lease is released in the background.
+    // Also if its outcome is not known, and the write is repeated in the background.
     for fates in [vec![], vec![Fate::Hold(Gate::default())]] {
         let _ = lock().await.discard_via(style.adds(true, fates)).await;
     }
@@ -191,7 +191,7 @@ async fn nothing_is_sent_after_the_deadline() {
     let style = Style::new();
     let provider = style.provider();
     let lease = style.lock(&provider).await;
-    style.store.fail_always(Operation::RenewMany, ErrorKind::Unavailable);
+    style.store.fail_always(Operation::Renew, ErrorKind::Unavailable);
     sleep(ms(900)).await;
     let op = style.adds(true, []);
     assert_eq!(lease.release_via(op.clone()).await.unwrap(), ReleaseOutcome::AlreadyLost);
@@ -322,17 +322,42 @@ async fn c11_a_dropped_commit_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c9_a_commit_without_an_answer_is_unknown_and_cleaned_up() {
-    let style = Style::new();
-    let provider = style.provider();
-    let lease = style.lock(&provider).await;
-    let start = Instant::now();
-    let not = lease.release_via(style.adds(true, [Fate::Hold(Gate::default())])).await.unwrap_err();
-    assert!(not.error.is_outcome_unknown() && not.guard.is_none(), "{not:?}");
-    assert_eq!(start.elapsed(), ms(500), "C18");
-    timeout(ms(1100), is_free(&style.store)).await.expect("the call is given up after a while, and the lease released");
-    provider.close().await.unwrap();
-    assert_eq!(totals(&provider), (1, 0, 0, 0));
+async fn c9_a_commit_without_an_answer_is_unknown_and_made_later() {
+    // The first call is swallowed, alone or with some that fail, and given up after a while.
+    for then in [vec![], vec![unavailable(), unknown(), Fate::LoseReply]] {
+        let style = Style::new();
+        let provider = style.provider();
+        let lease = style.lock(&provider).await;
+        let start = Instant::now();
+        let op = style.adds(true, [Fate::Hold(Gate::default())].into_iter().chain(then));
+        let not = lease.release_via(op.clone()).await.unwrap_err();
+        assert!(not.error.is_outcome_unknown() && not.guard.is_none(), "{not:?}");
+        assert_eq!((start.elapsed(), style.value()), (ms(500), 0), "C18");
+        timeout(ms(1100), is_free(&style.store)).await.expect("the call is given up, and made again");
+        assert_eq!(style.value(), 1, "a lost request costs no outcome while the lease lasts");
+        provider.close().await.unwrap();
+        assert_eq!(totals(&provider), (1, 0, 0, 0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn c11_a_commit_without_an_answer_ends_with_a_refusal_or_the_lease() {
+    for refused in [true, false] {
+        let style = Style::new();
+        let provider = style.provider();
+        let lease = style.lock(&provider).await;
+        let fates = std::iter::repeat_with(|| if refused { rejected() } else { unknown() });
+        let op = style.adds(true, [Fate::Hold(Gate::default())].into_iter().chain(fates.take(100)));
+        let _ = lease.release_via(op.clone()).await.unwrap_err();
+        let until = if refused { ms(1100) } else { ms(30_000) };
+        timeout(until, is_free(&style.store)).await.expect("it ends");
+        let made = op.made();
+        sleep(ms(30_000)).await;
+        assert_eq!((style.value(), op.made()), (0, made), "nothing follows");
+        assert!(if refused { made == 2 } else { (3..100).contains(&made) }, "{made}");
+        provider.close().await.unwrap();
+        assert_eq!(provider.accounting().held, 0);
+    }
 }
 
 #[tokio::test(start_paused = true)]

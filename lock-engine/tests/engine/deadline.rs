@@ -58,7 +58,7 @@ async fn c4_a_lease_ends_with_its_maximum_hold_and_is_given_back() {
     assert_eq!(held.lost().await, Loss::HeldTooLong);
     let passed = started.elapsed();
     assert!(passed >= secs(5) && passed < ms(5010), "{passed:?}");
-    assert!(store.calls(Operation::RenewMany) >= 4, "a lease of a second");
+    assert!(store.calls(Operation::Renew) >= 4, "a lease of a second");
     assert_eq!(held.loss(), Some(Loss::HeldTooLong));
     for waiter in waiting {
         waiter.await.unwrap();
@@ -183,10 +183,10 @@ async fn r19_a_pushed_lease_starts_at_once_and_is_renewed_to_its_full_ttl() {
         assert!(remaining > ms(800) && remaining <= ms(1000), "a claim of 1 s: {remaining:?}");
         sleep(ms(900)).await;
         assert!(guard.remaining().unwrap() > ms(1500), "renewed");
-        let renewals = store.calls(Operation::RenewMany);
+        let renewals = store.calls(Operation::Renew);
         sleep(ms(5000)).await;
         assert_eq!(guard.is_lost(), never, "a lease that is never renewed lasts one ttl");
-        assert_eq!(store.calls(Operation::RenewMany) == renewals, never);
+        assert_eq!(store.calls(Operation::Renew) == renewals, never);
         drop(guard);
         drop(c.acquire("k").await.unwrap());
     }

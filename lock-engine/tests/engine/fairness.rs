@@ -27,13 +27,13 @@ async fn waiters_of_one_process_are_served_in_order_and_make_attempts_one_at_a_t
         tokio::spawn(async move {
             let guard = acquire(&here, "k").await;
             sender.send(n).unwrap();
-            let _ = guard.release().await.unwrap();
+            guard.release().await.unwrap();
         });
         yield_now().await;
     }
     assert_eq!(here.accounting().waiting, 20);
     sleep(ms(100)).await;
-    let _ = guard.release().await.unwrap();
+    guard.release().await.unwrap();
     for n in 0..20 {
         assert_eq!(order.recv().await, Some(n));
     }
@@ -209,10 +209,10 @@ async fn tickets_are_refreshed_in_batches_without_attempts_meanwhile() {
     }
     waiting(&b, 200).await;
     sleep(ms(1000)).await;
-    let (attempts, renewed) = (store.calls(Operation::TryAcquire), store.calls(Operation::RenewMany));
+    let (attempts, renewed) = (store.calls(Operation::TryAcquire), store.calls(Operation::Renew));
     sleep(ms(60_000)).await;
     assert_eq!(store.calls(Operation::TryAcquire), attempts);
-    let calls = store.calls(Operation::RenewMany) - renewed;
+    let calls = store.calls(Operation::Renew) - renewed;
     // Two calls of 100 every 10 s for the leases, and every 5 s for the tickets.
     assert!(calls <= 2 * 6 + 2 * 13 + 8, "{calls}");
     waiters.iter().for_each(JoinHandle::abort);

@@ -2,15 +2,14 @@
 //! attempts are not answered.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use distlock_api::{ErrorKind, LeaseOptions, LockError, LockProvider, LockProviderExt, RenewalPolicy};
 use distlock_engine::{LeaseProviderBuilder, QueueOptions};
 use distlock_memory::Operation;
-use tracing::field::{Field, Visit};
+use tracing::Level;
 
-use crate::kit::{Deployment, ms, provider, secs, subscribe};
+use crate::kit::{Deployment, Lines, ms, provider, secs};
 use crate::store::{Fate, ScriptedStore};
 
 const FLOOR: Duration = secs(1);
@@ -61,38 +60,6 @@ async fn times_of_the_provider_that_are_too_short_for_the_store_are_refused() {
     }
 }
 
-/// Counts the warnings about attempts.
-struct Warnings(Arc<AtomicU64>);
-
-impl Visit for Warnings {
-    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        let is_of_attempt = field.name() == "message" && format!("{value:?}").contains("attempt to acquire failed");
-        self.0.fetch_add(u64::from(is_of_attempt), Ordering::Relaxed);
-    }
-}
-
-impl tracing::Subscriber for Warnings {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        *metadata.level() == tracing::Level::WARN
-    }
-
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-
-    fn event(&self, event: &tracing::Event<'_>) {
-        event.record(&mut Warnings(self.0.clone()));
-    }
-
-    fn enter(&self, _: &tracing::span::Id) {}
-
-    fn exit(&self, _: &tracing::span::Id) {}
-}
-
 /// Answers that come after the lease has ended, and attempts that are not answered at all.
 #[tokio::test(start_paused = true)]
 async fn a_waiter_without_an_answer_warns_once() {
@@ -101,12 +68,11 @@ async fn a_waiter_without_an_answer_warns_once() {
             Operation::TryAcquire => fate(),
             _ => Fate::Serve,
         }));
-        let warnings = Arc::new(AtomicU64::new(0));
-        let _log = subscribe(|| Warnings(warnings.clone()));
+        let warnings = Lines::collect(Level::WARN);
         let locks = provider(&store);
         let waits = locks.acquire("k").ttl(ms(5000)).timeout(secs(60));
         assert!(waits.await.is_err());
-        assert_eq!(warnings.load(Ordering::Relaxed), 1);
+        assert_eq!(warnings.with("attempt to acquire failed").len(), 1);
         drop(locks.close().await);
     }
 }

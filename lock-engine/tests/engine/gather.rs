@@ -8,13 +8,13 @@ use std::task::{Context, Wake};
 use distlock_api::{ErrorKind, Instrumented, LockError, LockGuard, LockProvider, LockProviderExt, Namespaced, Result};
 use distlock_engine::LeaseProvider;
 use distlock_engine::store::Lanes;
-use distlock_memory::{MemoryStore, Operation};
+use distlock_memory::Operation;
 use futures_util::future::join_all;
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::kit::{Deployment, acquire, ends_within, in_task, ms, one_thread, process, quiet, secs};
-use crate::store::{Fate, Gate, ScriptedStore};
+use crate::store::{Abilities, Fate, Gate, ScriptedStore};
 
 /// As many calls as are made before others wait for company.
 const AT_ONCE: usize = 2;
@@ -42,7 +42,7 @@ fn store_with(
         _ => script(operation, key, nth),
     };
     ScriptedStore::new(script).with(|store| {
-        store.capabilities = distlock_engine::LeaseStore::capabilities(&MemoryStore::new());
+        store.capabilities = Abilities::all();
         store.capabilities.acquire_batch = NonZeroUsize::new(batch).unwrap();
         change(store);
     })

@@ -1,24 +1,25 @@
 //! Helpers of several modules: terms, providers, callers in tasks of their own, and waiting for a
 //! state.
 
+use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use distlock_api::{Accounting, LeaseOptions, LockGuard, LockProvider, LockProviderExt, RenewalPolicy, Result};
-use distlock_engine::store::StoreCapabilities;
-use distlock_engine::{LeaseProvider, LeaseProviderBuilder, LeaseStore};
+use distlock_engine::{LeaseProvider, LeaseProviderBuilder};
 use distlock_memory::{MemoryStore, Operation};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::coop::consume_budget;
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{sleep, timeout};
+use tracing::field::{Field, Visit};
 use tracing::subscriber::{DefaultGuard, set_default};
-use tracing::{Dispatch, Subscriber};
+use tracing::{Dispatch, Event, Level, Metadata, Subscriber, span};
 
-use crate::store::ScriptedStore;
+use crate::store::{Abilities, ScriptedStore};
 
 pub(crate) const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -80,11 +81,10 @@ pub(crate) async fn acquire(provider: &LeaseProvider, key: &str) -> LockGuard {
 }
 
 /// A memory store that can do less.
-pub(crate) fn memory(change: impl FnOnce(&mut StoreCapabilities)) -> MemoryStore {
-    let store = MemoryStore::new();
-    let mut capabilities = store.capabilities();
-    change(&mut capabilities);
-    store.with_capabilities(capabilities)
+pub(crate) fn memory(change: impl FnOnce(&mut Abilities)) -> MemoryStore {
+    let mut abilities = Abilities::all();
+    change(&mut abilities);
+    abilities.memory()
 }
 
 /// Acquires in a task of its own.
@@ -233,4 +233,59 @@ pub(crate) fn ends_within(limit: Duration, work: impl FnOnce() + Send + 'static)
 /// that first happens on a thread without it stays disabled everywhere: so there are two.
 pub(crate) fn subscribe<S: Subscriber + Send + Sync>(subscriber: impl Fn() -> S) -> (Dispatch, DefaultGuard) {
     (Dispatch::new(subscriber()), set_default(subscriber()))
+}
+
+/// The lines that this thread logs up to a level, each as its fields, `message` included.
+pub(crate) struct Lines {
+    lines: Arc<Mutex<Vec<String>>>,
+    _log: (Dispatch, DefaultGuard),
+}
+
+impl Lines {
+    pub(crate) fn collect(level: Level) -> Self {
+        let lines = Arc::<Mutex<Vec<String>>>::default();
+        Self { lines: lines.clone(), _log: subscribe(|| Collector { level, lines: lines.clone() }) }
+    }
+
+    /// Those with this text.
+    pub(crate) fn with(&self, text: &str) -> Vec<String> {
+        self.lines.lock().unwrap().iter().filter(|line| line.contains(text)).cloned().collect()
+    }
+}
+
+struct Collector {
+    level: Level,
+    lines: Arc<Mutex<Vec<String>>>,
+}
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.0.push_str(&format!(" {}={value:?}", field.name()));
+    }
+}
+
+impl Subscriber for Collector {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= self.level
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line(event.metadata().level().to_string());
+        event.record(&mut line);
+        self.lines.lock().unwrap().push(line.0);
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
 }

@@ -26,7 +26,7 @@ async fn c4_lost_comes_at_the_deadline_even_if_every_renewal_hangs() {
     let store = MemoryStore::new();
     let provider = quick(&store);
     let guard = acquire(&provider, "k").await;
-    let hangs: Vec<_> = (0..100).map(|_| store.hang_next(Operation::RenewMany)).collect();
+    let hangs: Vec<_> = (0..100).map(|_| store.hang_next(Operation::Renew)).collect();
     let started = Instant::now();
     assert_eq!(guard.lost().await, Loss::Expired);
     assert!(started.elapsed() <= ms(902), "{:?}", started.elapsed());
@@ -67,7 +67,7 @@ async fn c4_the_keeper_notices_a_loss_that_no_caller_looks_at() {
     let store = MemoryStore::new();
     let provider = quick(&store);
     let guard = acquire(&provider, "k").await;
-    store.fail_always(Operation::RenewMany, ErrorKind::Unavailable);
+    store.fail_always(Operation::Renew, ErrorKind::Unavailable);
     let next = in_task(&provider, "k");
     sleep(ms(1500)).await;
     assert_eq!(provider.accounting().lost, 1);
@@ -136,7 +136,7 @@ async fn c4_a_lost_shared_guard_that_is_gone_has_told_all_its_signals() {
     let provider = quick(&store);
     let reads = || provider.acquire("k").shared();
     let (first, second) = (reads().await.unwrap(), reads().await.unwrap());
-    store.fail_always(Operation::RenewMany, ErrorKind::Unavailable);
+    store.fail_always(Operation::Renew, ErrorKind::Unavailable);
     let (early, late) = (first.lost(), first.lost());
     assert_eq!(early.await, Loss::Expired);
     drop(first);
@@ -197,7 +197,7 @@ async fn c4_a_loss_is_noticed_by_the_next_poll_whatever_the_task_has_polled_befo
             advance(ms(301)).await;
             Loss::ForceReleased
         } else {
-            store.fail_always(Operation::RenewMany, ErrorKind::Unavailable);
+            store.fail_always(Operation::Renew, ErrorKind::Unavailable);
             advance(ms(901)).await;
             Loss::Expired
         };
@@ -221,7 +221,7 @@ async fn c4_a_signal_that_was_polled_without_budget_wakes_its_task() {
     // It outlives several deadlines.
     sleep(ms(2500)).await;
     assert!(!signalled.is_finished());
-    store.fail_always(Operation::RenewMany, ErrorKind::Unavailable);
+    store.fail_always(Operation::Renew, ErrorKind::Unavailable);
     assert_eq!(signalled.await.unwrap(), Loss::Expired);
     assert!(start.elapsed() <= ms(2500 + 902), "{:?}", start.elapsed());
 }

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use distlock_api::{LockGuard, LockProvider, LockProviderExt};
 use distlock_engine::LeaseProvider;
 use distlock_engine::store::Lanes;
-use distlock_memory::{MemoryStore, Operation};
+use distlock_memory::Operation;
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::kit::{in_task, ms, process, secs};
-use crate::store::{Fate, ScriptedStore};
+use crate::store::{Abilities, Fate, ScriptedStore};
 
 /// Twice the request timeout of [`process`].
 const BOUND: std::time::Duration = ms(1000);
@@ -27,7 +27,7 @@ fn loses(lost: Operation, batch: usize) -> Arc<ScriptedStore> {
         _ => Fate::After(ms(1)),
     };
     ScriptedStore::new(script).with(|store| {
-        store.capabilities = distlock_engine::LeaseStore::capabilities(&MemoryStore::new());
+        store.capabilities = Abilities::all();
         store.capabilities.acquire_batch = NonZeroUsize::new(batch).unwrap();
         store.lanes = Some(Lanes::new(NonZeroUsize::new(9).unwrap()));
     })

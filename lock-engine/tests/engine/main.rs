@@ -20,6 +20,7 @@
 //! | C25 minimum hold | `hold` |
 //! | C26 – C31 modes | `modes`; leases that readers share in `sharing` |
 //! | leases that carry a resource | `commit` |
+//! | spans and metrics of acquisitions and holds | `instrumented` |
 //! | pairs of mechanisms that meet in no other module | `pairs` |
 
 mod accounting;
@@ -39,8 +40,11 @@ mod fresh_claims;
 mod gather;
 mod hand_off;
 mod hold;
+#[cfg(feature = "metrics")]
+mod instrumented;
 mod kit;
 mod lanes;
+mod log;
 mod loss;
 mod lost_batch;
 mod modes;

@@ -103,7 +103,7 @@ async fn c21_opposite_orders_do_not_deadlock_while_leases_are_handed_on() {
                     let all = provider.acquire_all(keys).await.unwrap();
                     sleep(ms(1)).await;
                     assert!(!all.is_lost());
-                    let _ = all.release().await.unwrap();
+                    all.release().await.unwrap();
                 }
             })
         })

@@ -17,7 +17,7 @@ use crate::kit::{
     Deployment, accounting_when, acquire, assert_pending, guard, holds_nothing, in_task, ms, process, queued, quick,
     quick_terms, quiet, secs, waiter,
 };
-use crate::store::{Fate, Gate, ScriptedStore};
+use crate::store::{Abilities, Fate, Gate, ScriptedStore};
 
 /// As many calls as are made before others wait for company.
 const AT_ONCE: usize = 2;
@@ -31,7 +31,7 @@ fn store(
     change: impl FnOnce(&mut ScriptedStore),
 ) -> Arc<ScriptedStore> {
     ScriptedStore::new(script).with(|store| {
-        store.capabilities = distlock_engine::LeaseStore::capabilities(&MemoryStore::new());
+        store.capabilities = Abilities::all();
         store.capabilities.acquire_batch = NonZeroUsize::new(batch).unwrap();
         change(store);
     })

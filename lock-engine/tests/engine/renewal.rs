@@ -27,10 +27,10 @@ async fn a_held_lease_is_renewed_for_as_long_as_it_takes() {
     assert!(!guard.is_lost() && guard.fencing_token() == token);
     assert!(guard.remaining().unwrap() <= ms(900));
     assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
-    let renewals = store.calls(Operation::RenewMany);
+    let renewals = store.calls(Operation::Renew);
     assert!((150..=250).contains(&renewals), "one per cadence: {renewals}");
     sleep(ms(5000)).await;
-    assert_eq!(store.calls(Operation::RenewMany), renewals, "C12: none after the release");
+    assert_eq!(store.calls(Operation::Renew), renewals, "C12: none after the release");
 }
 
 #[tokio::test(start_paused = true)]
@@ -42,11 +42,11 @@ async fn a_thousand_leases_are_renewed_in_batches_without_a_task_each() {
         guards.push(acquire(&provider, &format!("k{n}")).await);
         advance(ms(u64::from(n % 7 == 0))).await;
     }
-    let before = store.calls(Operation::RenewMany);
+    let before = store.calls(Operation::Renew);
     let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
     assert!(tasks <= 3, "{tasks}");
     sleep(ms(3000)).await;
-    let renewals = store.calls(Operation::RenewMany) - before;
+    let renewals = store.calls(Operation::Renew) - before;
     assert!((80..=150).contains(&renewals), "10 calls of 100 in each of 10 rounds, {renewals}");
     assert!(guards.iter().all(|guard| !guard.is_lost()));
 }
@@ -79,7 +79,7 @@ async fn a_lease_that_is_never_renewed_ends_although_the_store_reports_lower_bou
     drop(first);
     let next = next.await.unwrap().unwrap();
     sleep(secs(20)).await;
-    assert!(next.is_lost(), "{} renewals", store.calls(Operation::RenewMany));
+    assert!(next.is_lost(), "{} renewals", store.calls(Operation::Renew));
 }
 
 #[tokio::test(start_paused = true)]
@@ -146,12 +146,12 @@ async fn c13_a_transient_error_neither_ends_the_renewal_nor_the_wait() {
     let guard = acquire(&here, "k").await;
     let waiting = in_task(&there, "k");
     for _ in 0..5 {
-        store.fail_next(Operation::RenewMany, ErrorKind::Unavailable);
+        store.fail_next(Operation::Renew, ErrorKind::Unavailable);
         store.fail_next(Operation::TryAcquire, ErrorKind::Unavailable);
         assert_pending(&mut guard.lost(), ms(1000)).await;
     }
     assert!(!waiting.is_finished());
-    let _ = guard.release().await.unwrap();
+    guard.release().await.unwrap();
     drop(waiting.await.unwrap().unwrap());
 }
 
@@ -202,7 +202,7 @@ async fn c13_tiny_terms_with_a_queue_cause_no_busy_loop_and_no_loss() {
         assert!(start.elapsed() <= ms(1), "{n} {:?}", start.elapsed());
         sleep(secs(3)).await;
         assert!(!guard.is_lost(), "{n}");
-        let calls = store.calls(Operation::RenewMany) + store.calls(Operation::TryAcquire);
+        let calls = store.calls(Operation::Renew) + store.calls(Operation::TryAcquire);
         assert!(calls < 1500, "{n} {calls}");
     }
 }
@@ -215,7 +215,7 @@ async fn c14_one_hanging_key_does_not_take_its_batch_with_it() {
     for n in 0..100 {
         guards.push(acquire(&provider, &format!("k{n}")).await);
     }
-    let hangs: Vec<_> = (0..1000).map(|_| store.hang_next(Operation::RenewMany.of("k42"))).collect();
+    let hangs: Vec<_> = (0..1000).map(|_| store.hang_next(Operation::Renew.of("k42"))).collect();
     sleep(ms(5000)).await;
     let lost: Vec<_> = guards.iter().filter(|guard| guard.is_lost()).map(|guard| guard.key().to_string()).collect();
     assert_eq!(lost, ["k42"]);

@@ -67,7 +67,7 @@ async fn c10_a_release_whose_reply_was_lost_is_repeated_and_returns_released() {
     store.drop_reply_next(Operation::Release);
     assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
     let guard = acquire(&provider, "k").await;
-    store.drop_reply_next(Operation::RenewMany);
+    store.drop_reply_next(Operation::Renew);
     assert_pending(&mut guard.lost(), ms(3000)).await;
 }
 

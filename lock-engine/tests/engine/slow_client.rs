@@ -23,9 +23,12 @@ async fn runs_now_and_then(still: Duration, runs: Duration, until: Instant) {
     }
 }
 
-/// A store whose requests of this kind take a while.
+/// A store whose requests of this kind take a while. Their answers pass through tasks, as those of
+/// a driver do, so a caller finds none when its time is over.
 fn takes(slow: Operation, time: Duration) -> Arc<ScriptedStore> {
-    Arc::new(ScriptedStore::new(move |operation, _, _| if operation == slow { Fate::After(time) } else { Fate::Serve }))
+    let store =
+        ScriptedStore::new(move |operation, _, _| if operation == slow { Fate::After(time) } else { Fate::Serve });
+    store.with(|store| store.yields = 3)
 }
 
 async fn hold(provider: &LeaseProvider, keys: usize) -> Vec<LockGuard> {
@@ -43,7 +46,7 @@ async fn c14_at_half_of_the_cpu_no_lease_is_lost_and_no_renewal_is_repeated() {
         let lost = guards.iter().filter(|guard| guard.is_lost()).count();
         assert_eq!(lost, 0, "of 400 leases of 3 s, {still:?} still, {runs:?} running");
         // Four calls in each of 60 beats, and some more because beats come late.
-        let calls = store.count(Operation::RenewMany);
+        let calls = store.renewal_calls();
         assert!(calls <= 500, "{calls} calls, {still:?} still, {runs:?} running");
     }
 }

@@ -1,10 +1,12 @@
 //! The store of these tests: the memory store, and a script that decides what happens to each
 //! request.
 
+mod abilities;
 mod fate;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,7 +15,8 @@ use std::time::Duration;
 use distlock_api::{AcquisitionId, ErrorKind, LockError, ReleaseOutcome, Result, async_trait};
 use distlock_engine::LeaseStore;
 use distlock_engine::store::{
-    Attempt, BusyReply, Claim, EventStream, Lanes, Release, Renewal, Reply, Standing, StoreCapabilities, Watch,
+    Attempt, BatchRenewStore, BatchStore, BusyReply, Claim, EventStore, EventStream, Lanes, QueueStore, Release,
+    RemoteStore, Renewal, Reply, Standing, StoreCapabilities, StoreExtras, Watch,
 };
 use distlock_memory::{MemoryStore, Operation};
 use futures_util::StreamExt;
@@ -22,10 +25,11 @@ use tokio::sync::{Notify, watch};
 use tokio::task::yield_now;
 use tokio::time::Instant;
 
+pub(crate) use self::abilities::Abilities;
 pub(crate) use self::fate::{Fate, Gate};
 
 /// Decides what happens to a request of this kind, about this key, the n-th of its kind about that
-/// key. A renewal is a request of its own, [`Operation::Renew`], even as a member of a batch.
+/// key. A renewal is a request of its own even as a member of a batch.
 type Script = Box<dyn Fn(Operation, &str, usize) -> Fate + Send + Sync>;
 
 type Bend<T> = Box<dyn Fn(T) -> T + Send + Sync>;
@@ -48,8 +52,9 @@ pub(crate) enum Stream {
 pub(crate) struct ScriptedStore {
     pub(crate) memory: MemoryStore,
     /// The capabilities that it declares and the memory store behind it has.
-    pub(crate) capabilities: StoreCapabilities,
-    /// The capabilities that it declares until it has answered an attempt, if they differ.
+    pub(crate) capabilities: Abilities,
+    /// The capabilities that it declares until it has answered an attempt, if they differ. It has
+    /// neither queue nor events until then.
     pub(crate) at_first: Option<StoreCapabilities>,
     pub(crate) lanes: Option<Lanes>,
     /// Whether it panics now when it is asked for its capabilities or its lanes.
@@ -85,16 +90,16 @@ struct Log {
     requests: Vec<(Operation, String)>,
     by_operation: HashMap<Operation, usize>,
     by_key: HashMap<(Operation, String), usize>,
+    renewal_calls: usize,
     shortest_timeout: Option<Duration>,
 }
 
 impl ScriptedStore {
     /// A store with neither queue, nor events, nor blocks of tokens, where the script decides.
     pub(crate) fn new(script: impl Fn(Operation, &str, usize) -> Fate + Send + Sync + 'static) -> Self {
-        let mut capabilities = StoreCapabilities::default();
-        capabilities.ordered_claims = true;
-        capabilities.minimum_hold = true;
-        Self { script: Box::new(script), ..Self::over(&MemoryStore::new().with_capabilities(capabilities)) }
+        let mut capabilities = Abilities::none();
+        (capabilities.ordered_claims, capabilities.minimum_hold) = (true, true);
+        Self { script: Box::new(script), ..Self::over(&capabilities.memory()) }
     }
 
     /// A store with neither queue, nor events, nor blocks of tokens, that serves every request.
@@ -106,7 +111,7 @@ impl ScriptedStore {
     pub(crate) fn over(memory: &MemoryStore) -> Self {
         Self {
             memory: memory.clone(),
-            capabilities: memory.capabilities(),
+            capabilities: Abilities::of(memory),
             at_first: None,
             lanes: None,
             panics_when_asked: AtomicBool::new(false),
@@ -131,7 +136,7 @@ impl ScriptedStore {
 
     pub(crate) fn with(mut self, change: impl FnOnce(&mut Self)) -> Arc<Self> {
         change(&mut self);
-        self.memory = self.memory.with_capabilities(self.capabilities);
+        self.memory = self.capabilities.limit(&self.memory);
         Arc::new(self)
     }
 
@@ -170,6 +175,11 @@ impl ScriptedStore {
     /// Returns how many such requests have arrived.
     pub(crate) fn count(&self, operation: Operation) -> usize {
         self.log.lock().unwrap().by_operation.get(&operation).copied().unwrap_or_default()
+    }
+
+    /// Returns how many calls have carried renewals.
+    pub(crate) fn renewal_calls(&self) -> usize {
+        self.log.lock().unwrap().renewal_calls
     }
 
     /// Returns every request that has arrived, in order, with its key.
@@ -216,17 +226,15 @@ impl ScriptedStore {
         id
     }
 
-    fn note(&self, operation: Operation, key: &str) -> usize {
-        let mut log = self.log.lock().unwrap();
-        log.requests.push((operation, key.to_owned()));
-        *log.by_operation.entry(operation).or_default() += 1;
-        let nth = log.by_key.entry((operation, key.to_owned())).or_default();
-        *nth += 1;
-        *nth
-    }
-
     fn arrive(&self, operation: Operation, key: &str) -> Fate {
-        let nth = self.note(operation, key);
+        let nth = {
+            let mut log = self.log.lock().unwrap();
+            log.requests.push((operation, key.to_owned()));
+            *log.by_operation.entry(operation).or_default() += 1;
+            let nth = log.by_key.entry((operation, key.to_owned())).or_default();
+            *nth += 1;
+            *nth
+        };
         self.arrived.notify_waiters();
         (self.script)(operation, key, nth)
     }
@@ -287,16 +295,7 @@ impl fmt::Debug for ScriptedStore {
 impl LeaseStore for ScriptedStore {
     fn capabilities(&self) -> StoreCapabilities {
         assert!(!self.panics_when_asked.load(Ordering::Relaxed), "a bug of the store");
-        self.at_first.filter(|_| !self.has_answered.load(Ordering::Relaxed)).unwrap_or(self.capabilities)
-    }
-
-    fn name(&self) -> &str {
-        "scripted"
-    }
-
-    fn lanes(&self) -> Option<Lanes> {
-        assert!(!self.panics_when_asked.load(Ordering::Relaxed), "a bug of the store");
-        self.lanes.clone()
+        self.at_first.filter(|_| !self.has_answered.load(Ordering::Relaxed)).unwrap_or(*self.capabilities)
     }
 
     async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
@@ -309,54 +308,8 @@ impl LeaseStore for ScriptedStore {
         Ok((self.reply)(reply))
     }
 
-    async fn try_acquire_many(&self, attempts: &[Attempt]) -> Vec<Result<Reply>> {
-        self.batches.lock().unwrap().push(attempts.len());
-        self.first_batch_ends.lock().unwrap().get_or_insert_with(|| Instant::now() + self.first_batch_acts_for);
-        if self.undecided {
-            return attempts.iter().map(|_| Ok(Reply::Busy(BusyReply::undecided()))).collect();
-        }
-        join_all(attempts.iter().map(|attempt| self.try_acquire(attempt))).await
-    }
-
-    fn may_act_for(&self, _: &Claim) -> Duration {
-        let end = *self.first_batch_ends.lock().unwrap();
-        end.map_or(Duration::ZERO, |end| end.saturating_duration_since(Instant::now()))
-    }
-
-    async fn release_many(&self, releases: &[Release]) -> Vec<Result<ReleaseOutcome>> {
-        self.batches.lock().unwrap().push(releases.len());
-        join_all(releases.iter().map(|release| self.release(release))).await
-    }
-
     async fn renew(&self, renewal: &Renewal) -> Result<Standing> {
         self.renew_many(std::slice::from_ref(renewal)).await.remove(0)
-    }
-
-    /// As a batch at a real store: the delay of one member delays all.
-    async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
-        let timeout = renewals.iter().map(|renewal| renewal.timeout).min().expect("no empty batch");
-        self.note_timeout(timeout);
-        self.note(Operation::RenewMany, "");
-        let fates: Vec<_> =
-            renewals.iter().map(|renewal| self.arrive(Operation::Renew, renewal.claim.key().as_str())).collect();
-        let _in_flight = InFlight::begin(self);
-        self.pause().await;
-        let ready = join_all(fates.iter().map(|fate| fate.before(timeout))).await;
-        let applied: Vec<_> = renewals
-            .iter()
-            .zip(&ready)
-            .filter(|(_, ready)| ready.is_ok())
-            .map(|(renewal, _)| renewal.clone())
-            .collect();
-        let mut standings = self.memory.renew_many(&applied).await.into_iter();
-        let answers = join_all(fates.iter().zip(ready).map(|(fate, ready)| {
-            let standing = ready.and_then(|()| standings.next().expect("one for each"));
-            async { fate.after(standing?).await.map(&self.standing) }
-        }))
-        .await;
-        self.pause().await;
-        let missing = fates.iter().position(|fate| matches!(fate, Fate::Forget)).unwrap_or(fates.len());
-        answers.into_iter().take(missing).collect()
     }
 
     async fn release(&self, release: &Release) -> Result<ReleaseOutcome> {
@@ -375,16 +328,29 @@ impl LeaseStore for ScriptedStore {
         self.request(Operation::Withdraw, claim.key().as_str(), timeout, step).await
     }
 
-    async fn withdraw_many(&self, claims: &[Claim], timeout: Duration) -> Vec<Result<()>> {
-        self.batches.lock().unwrap().push(claims.len());
-        join_all(claims.iter().map(|claim| self.withdraw(claim, timeout))).await
+    fn extras(&self) -> StoreExtras<'_> {
+        assert!(!self.panics_when_asked.load(Ordering::Relaxed), "a bug of the store");
+        let has_answered = self.at_first.is_none() || self.has_answered.load(Ordering::Relaxed);
+        let mut extras = StoreExtras::default();
+        extras.queue = (has_answered && self.capabilities.queue).then_some(self as &dyn QueueStore);
+        extras.events = (has_answered && self.capabilities.push).then_some(self as &dyn EventStore);
+        extras.batch_renew = Some(self);
+        extras.batch = Some(self);
+        extras.remote = Some(self);
+        extras
     }
+}
 
+#[async_trait]
+impl QueueStore for ScriptedStore {
     async fn waiters(&self, claim: &Claim, timeout: Duration) -> Result<u32> {
         let step = self.memory.waiters(claim, timeout);
         self.request(Operation::Waiters, claim.key().as_str(), timeout, step).await
     }
+}
 
+#[async_trait]
+impl EventStore for ScriptedStore {
     async fn subscribe(&self, watch: &Watch) -> Result<EventStream> {
         let fate = self.arrive(Operation::Watch, "");
         self.pause().await;
@@ -406,6 +372,79 @@ impl LeaseStore for ScriptedStore {
             Stream::Silent => Box::pin(futures_util::stream::pending()),
             Stream::Panics => Box::pin(futures_util::stream::poll_fn(|_| panic!("the stream panics"))),
         })
+    }
+}
+
+#[async_trait]
+impl BatchRenewStore for ScriptedStore {
+    fn renew_batch(&self) -> NonZeroUsize {
+        self.capabilities.renew_batch
+    }
+
+    /// As a batch at a real store: the delay of one member delays all.
+    async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
+        let timeout = renewals.iter().map(|renewal| renewal.timeout).min().expect("no empty batch");
+        self.note_timeout(timeout);
+        self.log.lock().unwrap().renewal_calls += 1;
+        let fates: Vec<_> =
+            renewals.iter().map(|renewal| self.arrive(Operation::Renew, renewal.claim.key().as_str())).collect();
+        let _in_flight = InFlight::begin(self);
+        self.pause().await;
+        let ready = join_all(fates.iter().map(|fate| fate.before(timeout))).await;
+        let applied: Vec<_> = renewals
+            .iter()
+            .zip(&ready)
+            .filter(|(_, ready)| ready.is_ok())
+            .map(|(renewal, _)| renewal.clone())
+            .collect();
+        let mut standings = self.memory.renew_many(&applied).await.into_iter();
+        let answers = join_all(fates.iter().zip(ready).map(|(fate, ready)| {
+            let standing = ready.and_then(|()| standings.next().expect("one for each"));
+            async { fate.after(standing?).await.map(&self.standing) }
+        }))
+        .await;
+        self.pause().await;
+        let missing = fates.iter().position(|fate| matches!(fate, Fate::Forget)).unwrap_or(fates.len());
+        answers.into_iter().take(missing).collect()
+    }
+}
+
+#[async_trait]
+impl BatchStore for ScriptedStore {
+    fn acquire_batch(&self) -> NonZeroUsize {
+        self.capabilities.acquire_batch
+    }
+
+    async fn try_acquire_many(&self, attempts: &[Attempt]) -> Vec<Result<Reply>> {
+        self.batches.lock().unwrap().push(attempts.len());
+        self.first_batch_ends.lock().unwrap().get_or_insert_with(|| Instant::now() + self.first_batch_acts_for);
+        if self.undecided {
+            return attempts.iter().map(|_| Ok(Reply::Busy(BusyReply::undecided()))).collect();
+        }
+        join_all(attempts.iter().map(|attempt| self.try_acquire(attempt))).await
+    }
+
+    async fn release_many(&self, releases: &[Release]) -> Vec<Result<ReleaseOutcome>> {
+        self.batches.lock().unwrap().push(releases.len());
+        join_all(releases.iter().map(|release| self.release(release))).await
+    }
+
+    async fn withdraw_many(&self, claims: &[Claim], timeout: Duration) -> Vec<Result<()>> {
+        self.batches.lock().unwrap().push(claims.len());
+        join_all(claims.iter().map(|claim| self.withdraw(claim, timeout))).await
+    }
+
+    fn may_act_for(&self, _: &Claim) -> Duration {
+        let end = *self.first_batch_ends.lock().unwrap();
+        end.map_or(Duration::ZERO, |end| end.saturating_duration_since(Instant::now()))
+    }
+}
+
+#[async_trait]
+impl RemoteStore for ScriptedStore {
+    fn lanes(&self) -> Option<Lanes> {
+        assert!(!self.panics_when_asked.load(Ordering::Relaxed), "a bug of the store");
+        self.lanes.clone()
     }
 
     async fn close(&self) -> Result<()> {

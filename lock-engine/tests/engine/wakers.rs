@@ -103,7 +103,7 @@ fn c16_a_lease_lost_while_no_caller_is_found_for_it_frees_the_local_queue() {
             .lease(LeaseOptions::new().ttl(secs(2)).renewal(RenewalPolicy::Every(ms(500))))
             .build()
             .unwrap();
-        store.fail_always(Operation::RenewMany, ErrorKind::Unavailable);
+        store.fail_always(Operation::Renew, ErrorKind::Unavailable);
         let guard = away.block_on(async { a.acquire("k").await.unwrap() });
         // The keeper finds the deadline passed just while the guard looks for the next caller.
         let looking = a.clone();
@@ -146,7 +146,7 @@ fn c16_a_lease_that_is_lost_in_transit_does_not_keep_its_turn() {
         let mut lost = Box::pin(guard.lost());
         let waker = Arc::new(Stalls(std::thread::current().id())).into();
         assert!(lost.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-        let _ = guard.release().await.unwrap();
+        guard.release().await.unwrap();
         let next = provider.acquire("k").timeout(Duration::from_secs(10)).await;
         assert!(next.is_ok(), "the lease ended long ago: {next:?}");
         drop(lost);

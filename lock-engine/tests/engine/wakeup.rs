@@ -229,8 +229,8 @@ async fn c16_a_grant_behind_an_answer_without_a_time() {
     let mut next = by_hand(&b);
     assert!(poll_once(next.as_mut()).is_pending());
     queued(&store, 1).await;
-    let refreshed = store.calls(Operation::RenewMany.of("k"));
-    while store.calls(Operation::RenewMany.of("k")) == refreshed {
+    let refreshed = store.calls(Operation::Renew.of("k"));
+    while store.calls(Operation::Renew.of("k")) == refreshed {
         sleep(ms(100)).await;
     }
     quiet().await; // the answer to the refresh is ready

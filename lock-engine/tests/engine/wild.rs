@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use distlock_api::{AcquireOptions, ErrorKind, LeaseOptions, LockGuard, LockKey, LockProvider, LockProviderExt, Wait};
 use distlock_engine::store::StoreEvent;
-use distlock_engine::{LeaseProvider, LeaseStore, QueueOptions};
+use distlock_engine::{LeaseProvider, QueueOptions};
 use distlock_memory::{MemoryStore, Operation};
 use futures_util::future::join_all;
 use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
 use crate::kit::{ms, secs, terms};
-use crate::store::{Fate, ScriptedStore};
+use crate::store::{Abilities, Fate, ScriptedStore};
 
 /// Asserts that no other guard has the lock meanwhile (C1), and that tokens grow (C5).
 async fn critical_section(guard: &LockGuard, last: &Mutex<u64>) {
@@ -112,7 +112,7 @@ async fn wild(seed: u64) {
     let store = MemoryStore::new();
     let providers: Vec<_> = (0..3)
         .map(|n| {
-            let mut can = store.capabilities();
+            let mut can = Abilities::all();
             match random.u8(..6) {
                 0 => can.push = false,
                 1 => can.queue = false,
@@ -120,7 +120,7 @@ async fn wild(seed: u64) {
                 3 => can.ordered_claims = false,
                 _ => {}
             }
-            let handle = store.clone().with_capabilities(can);
+            let handle = can.limit(&store);
             let builder = handle.builder().lease(terms()).request_timeout(ms(500));
             if n == 2 { builder.without_hand_off() } else { builder }.build().unwrap()
         })
@@ -163,7 +163,7 @@ async fn wild(seed: u64) {
         tokio::spawn(async move {
             let operations = [
                 Operation::TryAcquire,
-                Operation::RenewMany,
+                Operation::Renew,
                 Operation::Release,
                 Operation::Withdraw,
                 Operation::Waiters,

@@ -38,10 +38,10 @@
 //!
 //! // The lease is renewed until the work is done.
 //! nightly_report(&here).await.unwrap();
-//! assert!(store.calls(Operation::RenewMany) > 100);
+//! assert!(store.calls(Operation::Renew) > 100);
 //!
 //! // The store is down for longer than the lease lasts: the work stops.
-//! store.fail_always(Operation::RenewMany, ErrorKind::Unavailable);
+//! store.fail_always(Operation::Renew, ErrorKind::Unavailable);
 //! let lost = nightly_report(&here).await.unwrap_err();
 //! assert_eq!(lost.kind(), ErrorKind::Lost);
 //!

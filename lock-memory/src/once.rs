@@ -7,12 +7,12 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use distlock_api::{
-    Acquired, AcquisitionId, ErrorKind, FencingToken, LockError, LockGuard, LockInfo, LockKey, LockProvider, Loss,
-    LostSignal, Phase, ReleaseFuture, Result, Wait,
+    Acquired, AcquisitionId, ErrorKind, FencingToken, Instrumented, LockError, LockGuard, LockInfo, LockKey,
+    LockProvider, Loss, LostSignal, Phase, ReleaseFuture, Result, Wait,
 };
 use distlock_recipes::once::{
     Fingerprint, NotCompleted, Once, OnceGuard, OnceHandle, OnceOptions, OnceProvider, OnceRecord, OnceRun, OnceState,
-    Outcome,
+    Outcome, report_once,
 };
 use parking_lot::Mutex;
 use tokio::task::yield_now;
@@ -52,6 +52,8 @@ use crate::provider::MemoryProvider;
 pub struct MemoryOnce {
     locks: Arc<dyn LockProvider>,
     entries: Entries,
+    /// The name for reports.
+    name: Option<Arc<str>>,
 }
 
 type Entries = Arc<Mutex<Remembered>>;
@@ -147,14 +149,24 @@ impl MemoryOnce {
     /// Makes it over locks that nothing else uses.
     #[must_use]
     pub fn with_locks(locks: impl LockProvider) -> Self {
-        Self { locks: Arc::new(locks), entries: Entries::default() }
+        Self { locks: Arc::new(locks), entries: Entries::default(), name: None }
     }
 
     /// Returns the same memory for another process: what is remembered is shared, and the leases
     /// are those of `locks`, another provider of the same store. For tests.
     #[must_use]
     pub fn twin(&self, locks: impl LockProvider) -> Self {
-        Self { locks: Arc::new(locks), entries: self.entries.clone() }
+        Self { locks: Arc::new(locks), entries: self.entries.clone(), name: None }
+    }
+
+    /// Reports each call, and each acquisition and hold of the locks, under this name: see
+    /// [`once`](distlock_recipes::once#spans-and-metrics). The name is the label `provider`: use a
+    /// constant. Defaults to no reports.
+    #[must_use]
+    pub fn instrumented(self, name: impl AsRef<str>) -> Self {
+        let name = name.as_ref();
+        let locks = Arc::new(Instrumented::new(self.locks).named(name));
+        Self { locks, entries: self.entries, name: Some(name.into()) }
     }
 
     /// Returns the locks under this.
@@ -243,7 +255,8 @@ impl MemoryOnce {
 #[async_trait]
 impl OnceProvider for MemoryOnce {
     async fn once_with(&self, key: LockKey, options: OnceOptions) -> Result<Once> {
-        let answer = self.answer(key, options).await;
+        let reported = key.clone();
+        let answer = report_once(self.name.as_ref(), &reported, self.answer(key, options)).await;
         // It may have come without a wait, and its caller may ask again at once.
         if !matches!(answer, Ok(Once::Begun(_))) {
             yield_now().await;

@@ -49,9 +49,9 @@ fn direct() -> Profile {
     promised.push = true;
     promised.shared = true;
     promised.permits = true;
-    // Refused: what needs a lease store, expiry, other processes, separate clients, faults or
-    // purging.
-    Profile::new(promised).admin().owners().lock_events().one_provider().expected_refusals(125)
+    // Refused: what needs a lease store, expiry, other processes, separate clients, faults,
+    // purging, a deployment, or outcomes of work.
+    Profile::new(promised).admin().owners().lock_events().one_provider().expected_refusals(190)
 }
 
 fn clones<P: LockProvider + Clone>(provider: P, count: usize) -> Vec<Client> {
@@ -66,7 +66,7 @@ impl Fixture for Direct {
 
     fn profile(&self) -> Profile {
         // Work of holders that vanish needs expiry, too.
-        direct().once().expected_refusals(129)
+        direct().once().expected_refusals(174)
     }
 
     async fn clients(&self, count: usize) -> Result<Vec<Client>, FixtureError> {
@@ -118,11 +118,11 @@ impl Fixture for Engine {
         promised.push = true;
         promised.shared = true;
         promised.permits = true;
-        // Refused: what needs other processes.
+        // Refused: what needs other processes, or a deployment.
         let profile = Profile::new(promised).once().admin().owners().lock_events().purge().disturbed().store();
         // Many times what a request takes: a lease outlives the longest stall of a slow store.
         let ttl = Duration::from_secs(if self.slowness == Some(Slowness::Stalls) { 6 } else { 3 });
-        let profile = profile.ttl(ttl).expected_refusals(10);
+        let profile = profile.ttl(ttl).expected_refusals(24);
         if self.slowness.is_some() { profile.variant() } else { profile }
     }
 
@@ -145,8 +145,9 @@ impl Fixture for Engine {
         let client = || {
             let memory = store.clone();
             let disturbed = self.connect(&store).with_purge(move |key| {
-                let purged = memory.purge(&key);
-                async move { if purged { Ok(()) } else { Err(format!("there is no record of {key:?}").into()) } }
+                let is_used = memory.peek(&key).is_some() || !memory.waiting(&key).is_empty();
+                let purged = !is_used && memory.purge(&key);
+                async move { if purged { Ok(()) } else { Err(format!("there is no unused record of {key:?}").into()) } }
             });
             Client::of_disturbed(disturbed, |engine| engine.queue(queue))
         };

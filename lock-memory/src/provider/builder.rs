@@ -1,7 +1,5 @@
 //! The builder of a [`MemoryProvider`].
 
-use std::sync::Arc;
-
 use distlock_api::{Holder, Result};
 
 use super::MemoryProvider;
@@ -24,7 +22,7 @@ impl MemoryProvider {
 impl MemoryProviderBuilder {
     /// Sets the owner of this provider's locks, for people. Defaults to that of
     /// [`Holder::this_process`], which is unique per process.
-    pub fn owner(mut self, owner: impl Into<Arc<str>>) -> Self {
+    pub fn owner(mut self, owner: impl AsRef<str>) -> Self {
         self.holder = self.holder.with_owner(owner);
         self
     }

@@ -43,5 +43,5 @@ impl EventSender {
 
 /// Returns the id of one acquisition: a key's tokens never repeat within a provider.
 pub(super) fn acquisition_id(provider: ProviderId, token: u64, key: &LockKey) -> AcquisitionId {
-    AcquisitionId::new(format!("{provider}-{token}-{key}"))
+    AcquisitionId::new(format!("{provider}-{token}-{}", key.as_str()))
 }

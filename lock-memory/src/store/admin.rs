@@ -58,24 +58,23 @@ impl State {
 #[async_trait]
 impl LockAdmin for MemoryStore {
     async fn inspect(&self, key: &LockKey) -> Result<Option<LockInfo>> {
-        self.call(Operation::Inspect, Some(key), |state, now| {
+        self.call(Operation::Administer, Some(key), |state, now| {
             Ok(state.records.get(key).and_then(|record| record.describe(key, now)))
         })
         .await
     }
 
     async fn force_release(&self, key: &LockKey, reason: &str) -> Result<Option<LockInfo>> {
-        self.call(Operation::ForceRelease, Some(key), |state, now| Ok(state.force_release(now, key, None, reason)))
-            .await
+        self.call(Operation::Administer, Some(key), |state, now| Ok(state.force_release(now, key, None, reason))).await
     }
 
     async fn force_release_holder(&self, key: &LockKey, id: &AcquisitionId, reason: &str) -> Result<Option<LockInfo>> {
-        self.call(Operation::ForceRelease, Some(key), |state, now| Ok(state.force_release(now, key, Some(id), reason)))
+        self.call(Operation::Administer, Some(key), |state, now| Ok(state.force_release(now, key, Some(id), reason)))
             .await
     }
 
     async fn page(&self, filter: &LockFilter, after: Option<&LockKey>, limit: NonZeroUsize) -> Result<Vec<LockInfo>> {
-        self.call(Operation::List, None, |state, now| {
+        self.call(Operation::Administer, None, |state, now| {
             Ok(state.matching(now, filter, after).take(limit.get()).collect())
         })
         .await
@@ -88,7 +87,7 @@ impl LockAdmin for MemoryStore {
     /// Releases all of them in one step.
     async fn release_matching(&self, filter: &LockFilter, reason: &str) -> Result<u64> {
         yield_on_error(ready(filter.ensure_restricted())).await?;
-        self.call(Operation::ReleaseMatching, None, |state, now| {
+        self.call(Operation::Administer, None, |state, now| {
             let held: Vec<_> = state.matching(now, filter, None).collect();
             Ok(held.iter().map(|info| state.force_release_matching(now, info, filter, reason)).sum())
         })
@@ -96,7 +95,7 @@ impl LockAdmin for MemoryStore {
     }
 
     async fn history(&self, key: &LockKey) -> Result<Vec<ForcedRelease>> {
-        self.call(Operation::History, Some(key), |state, _| {
+        self.call(Operation::Administer, Some(key), |state, _| {
             Ok(state.records.get(key).map(|record| record.history().collect()).unwrap_or_default())
         })
         .await

@@ -7,7 +7,7 @@ use distlock_api::{AcquisitionId, ErrorKind, IntoLockKey, LockError, LockEvent, 
 use distlock_engine::store::StoreEvent;
 use distlock_engine::{LeaseProvider, LeaseProviderBuilder};
 
-use super::faults::{Fault, Gate, MakeError, reply_lost};
+use super::faults::{Fault, Gate};
 use super::key::valid;
 use super::{Calls, HangHandle, MemoryStore};
 
@@ -124,7 +124,7 @@ impl MemoryStore {
     /// Ends every open stream of events with an error of this kind. Events that had not been
     /// received by then are lost.
     pub fn break_watchers(&self, kind: ErrorKind) {
-        self.end_streams(Some(Arc::new(move || planned(kind))));
+        self.end_streams(Some(planned(kind)));
     }
 
     /// Loses all events from now on, although the streams stay open; `false` ends that.
@@ -144,7 +144,7 @@ impl MemoryStore {
         self.step(|state, _| state.publish(event));
     }
 
-    fn end_streams(&self, error: Option<MakeError>) {
+    fn end_streams(&self, error: Option<LockError>) {
         self.step(|state, _| {
             state.events.end(error.clone());
             state.lock_events.end(error);
@@ -157,18 +157,13 @@ impl MemoryStore {
     /// Lets the next such call fail, not applied, with an error of this kind and its usual
     /// disposition.
     pub fn fail_next(&self, calls: impl Into<Calls>, kind: ErrorKind) {
-        self.fail_next_with(calls, move || planned(kind));
-    }
-
-    /// Lets the next such call fail, not applied, with this error.
-    pub fn fail_next_with(&self, calls: impl Into<Calls>, error: impl Fn() -> LockError + Send + Sync + 'static) {
-        self.shared.faults.plan(calls.into(), Fault::Fail(Arc::new(error)));
+        self.shared.faults.plan(calls.into(), Fault::Fail(planned(kind)));
     }
 
     /// Lets every such call fail, not applied, until [`clear_faults`](Self::clear_faults): an
     /// outage.
     pub fn fail_always(&self, calls: impl Into<Calls>, kind: ErrorKind) {
-        self.shared.faults.plan(calls.into(), Fault::Outage(Arc::new(move || planned(kind))));
+        self.shared.faults.plan(calls.into(), Fault::Outage(planned(kind)));
     }
 
     /// Lets the next such call hang, not applied, until the handle lets it
@@ -182,7 +177,7 @@ impl MemoryStore {
 
     /// Applies the next such call, and loses its answer: an error of unknown outcome.
     pub fn drop_reply_next(&self, calls: impl Into<Calls>) {
-        self.shared.faults.plan(calls.into(), Fault::DropReply(reply_lost()));
+        self.shared.faults.plan(calls.into(), Fault::DropReply);
     }
 
     /// Applies the next such call, and holds its answer back until the handle lets it

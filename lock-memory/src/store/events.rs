@@ -4,15 +4,13 @@ use std::future::ready;
 use std::time::Duration;
 
 use distlock_api::style::contained;
-use distlock_api::{LockEvent, LockEvents, Result};
+use distlock_api::{LockError, LockEvent, LockEvents, Result};
 use distlock_engine::store::{EventStream, ProviderId, StoreEvent};
 use futures_util::{FutureExt, Stream, StreamExt, stream};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::broadcast::{Receiver, Sender, channel as broadcast};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
-
-use super::faults::MakeError;
 
 /// How many events a watcher may be behind before it gets a gap.
 const KEPT: usize = 256;
@@ -25,7 +23,7 @@ pub(crate) fn channel<T: Clone>() -> Sender<T> {
 pub(super) struct Streams<T> {
     events: Sender<SentEvent<T>>,
     /// Ends the streams, with an error if one is given.
-    broken: watch::Sender<Option<MakeError>>,
+    broken: watch::Sender<Option<LockError>>,
 }
 
 /// An event in transit.
@@ -50,7 +48,7 @@ impl<T: Clone + Send + 'static> Streams<T> {
 
     /// Ends the streams that are open, with an error if one is given. Events that have not been
     /// received by then are lost.
-    pub(super) fn end(&mut self, error: Option<MakeError>) {
+    pub(super) fn end(&mut self, error: Option<LockError>) {
         contained(|| drop(self.broken.send_replace(error)));
         *self = Self::new();
     }
@@ -62,14 +60,13 @@ impl<T: Clone + Send + 'static> Streams<T> {
             }
             Ok(push.event)
         });
-        let error =
-            stream::once(broken(self.broken.subscribe())).filter_map(|error| ready(error.map(|make| Err(make()))));
+        let error = stream::once(broken(self.broken.subscribe())).filter_map(|error| ready(error.map(Err)));
         arrived.take_until(broken(self.broken.subscribe()).map(drop)).chain(error)
     }
 }
 
 /// Waits for the end of a stream.
-async fn broken(mut broken: watch::Receiver<Option<MakeError>>) -> Option<MakeError> {
+async fn broken(mut broken: watch::Receiver<Option<LockError>>) -> Option<LockError> {
     // Without a sender the stream ended without an error.
     broken.wait_for(Option::is_some).await.ok().and_then(|error| error.clone())
 }

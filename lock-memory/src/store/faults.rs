@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
-use distlock_api::{ErrorKind, IntoLockKey, LockError, LockKey};
+use distlock_api::{ErrorKind, IntoLockKey, LockError, LockKey, Result};
 use tokio::sync::oneshot::error::RecvError;
 use tokio::sync::{Notify, oneshot};
 
@@ -16,37 +16,26 @@ use super::key::valid;
 pub enum Operation {
     /// [`try_acquire`](distlock_engine::LeaseStore::try_acquire)
     TryAcquire,
-    /// [`renew`](distlock_engine::LeaseStore::renew) of a single lease or ticket
+    /// [`renew`](distlock_engine::LeaseStore::renew) and
+    /// [`renew_many`](distlock_engine::store::BatchRenewStore::renew_many): one call, however many
+    /// leases and tickets are in it
     Renew,
-    /// [`renew_many`](distlock_engine::LeaseStore::renew_many): one call, however many leases and
-    /// tickets are in it
-    RenewMany,
     /// [`release`](distlock_engine::LeaseStore::release)
     Release,
     /// [`withdraw`](distlock_engine::LeaseStore::withdraw)
     Withdraw,
-    /// [`waiters`](distlock_engine::LeaseStore::waiters)
+    /// [`waiters`](distlock_engine::store::QueueStore::waiters)
     Waiters,
-    /// [`subscribe`](distlock_engine::LeaseStore::subscribe): the opening of the stream. Open
-    /// streams are controlled by [`cut_watchers`](crate::MemoryStore::cut_watchers) and its
+    /// [`subscribe`](distlock_engine::store::EventStore::subscribe): the opening of the stream.
+    /// Open streams are controlled by [`cut_watchers`](crate::MemoryStore::cut_watchers) and its
     /// neighbours.
     Watch,
-    /// [`close`](distlock_engine::LeaseStore::close)
+    /// [`close`](distlock_engine::store::RemoteStore::close)
     Close,
-    /// [`inspect`](distlock_api::LockAdmin::inspect)
-    Inspect,
-    /// [`force_release`](distlock_api::LockAdmin::force_release),
-    /// [`force_release_holder`](distlock_api::LockAdmin::force_release_holder) included
-    ForceRelease,
-    /// [`page`](distlock_api::LockAdmin::page): each page of a list is one call
-    List,
     /// [`watch`](distlock_api::LockAdmin::watch) of an operator
     WatchLocks,
-    /// [`release_matching`](distlock_api::LockAdmin::release_matching),
-    /// [`release_owner`](distlock_api::LockAdmin::release_owner) included
-    ReleaseMatching,
-    /// [`history`](distlock_api::LockAdmin::history)
-    History,
+    /// Every other call of an operator. Each page of a list is one.
+    Administer,
 }
 
 impl Operation {
@@ -80,19 +69,16 @@ impl Calls {
     }
 }
 
-/// Creates the error of a failed call; a batch needs one for each answer in it.
-pub(super) type MakeError = Arc<dyn Fn() -> LockError + Send + Sync>;
-
 /// What happens to a call.
 pub(super) enum Fault {
     /// The call is not applied and fails.
-    Fail(MakeError),
+    Fail(LockError),
     /// The call is not applied and fails, and so do the calls after it.
-    Outage(MakeError),
+    Outage(LockError),
     /// The call hangs before the store until it is let through.
     Hang(Gate),
     /// The call is applied and its answer is lost.
-    DropReply(MakeError),
+    DropReply,
     /// The call is applied and its answer hangs until it is let through.
     HangReply(Gate),
 }
@@ -156,18 +142,21 @@ pub(super) struct Arrival {
 
 impl Arrival {
     /// Applies the faults on the way to the store.
-    pub(super) async fn before(&mut self) -> Result<(), MakeError> {
+    pub(super) async fn before(&mut self) -> Result<()> {
         match &mut self.fault {
             Some((_, Fault::Fail(error) | Fault::Outage(error))) => Err(error.clone()),
-            Some((_, Fault::Hang(gate))) => gate.pass().await.map_err(|_| unavailable("the hanging call was ended")),
+            Some((_, Fault::Hang(gate))) => {
+                let ended = |_| LockError::new(ErrorKind::Unavailable, "the hanging call was ended");
+                gate.pass().await.map_err(ended)
+            }
             _ => Ok(()),
         }
     }
 
     /// Applies the faults on the way back.
-    pub(super) async fn after(&mut self) -> Result<(), MakeError> {
+    pub(super) async fn after(&mut self) -> Result<()> {
         match &mut self.fault {
-            Some((_, Fault::DropReply(error))) => Err(error.clone()),
+            Some((_, Fault::DropReply)) => Err(reply_lost()),
             Some((_, Fault::HangReply(gate))) => gate.pass().await.map_err(|_| reply_lost()),
             _ => Ok(()),
         }
@@ -179,14 +168,9 @@ impl Arrival {
     }
 }
 
-/// Returns the error of a call that was not applied.
-pub(super) fn unavailable(message: &'static str) -> MakeError {
-    Arc::new(move || LockError::new(ErrorKind::Unavailable, message))
-}
-
 /// Returns the error of a call whose answer was lost.
-pub(super) fn reply_lost() -> MakeError {
-    Arc::new(|| LockError::new(ErrorKind::Unavailable, "the store's answer was lost").outcome_unknown())
+fn reply_lost() -> LockError {
+    LockError::new(ErrorKind::Unavailable, "the store's answer was lost").outcome_unknown()
 }
 
 /// Plans and counters of one store.

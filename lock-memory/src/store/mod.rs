@@ -16,11 +16,12 @@ use std::time::Duration;
 
 pub use self::faults::{Calls, HangHandle, Operation};
 use async_trait::async_trait;
-use distlock_api::{ErrorKind, FencingToken, LockAdmin, LockError, LockEvent, LockKey, Loss, ReleaseOutcome, Result};
+use distlock_api::{ErrorKind, FencingToken, LockError, LockEvent, LockKey, Loss, ReleaseOutcome, Result};
 use distlock_engine::LeaseStore;
 use distlock_engine::record::{Change, Record};
 use distlock_engine::store::{
-    Attempt, Claim, EventStream, Release, Renewal, Reply, Standing, StoreCapabilities, StoreEvent, Watch,
+    Attempt, BatchRenewStore, Claim, EventStore, EventStream, QueueStore, Release, RemoteStore, Renewal, Reply,
+    Standing, StoreCapabilities, StoreEvent, StoreExtras, Watch,
 };
 use tokio::task::coop::consume_budget;
 
@@ -63,6 +64,8 @@ use self::faults::Faults;
 pub struct MemoryStore {
     shared: Arc<Shared>,
     capabilities: StoreCapabilities,
+    has_queue: bool,
+    has_events: bool,
 }
 
 struct Shared {
@@ -99,9 +102,6 @@ impl MemoryStore {
     /// declare them to the engine, and behave accordingly. By default all are on. For tests of the
     /// engine with a less capable store, or of processes that differ at one store.
     ///
-    /// * Without `queue` no ticket is added, every claim has its turn at once, and a release grants
-    ///   the lease to no waiter; tickets of other handles stay.
-    /// * Without `push` there is no stream.
     /// * Without `token_blocks` a grant has one token.
     /// * Without `minimum_hold` a release opens the key at once.
     /// * Without `ordered_claims` a call that was given up takes effect whenever it arrives.
@@ -112,10 +112,24 @@ impl MemoryStore {
         self
     }
 
+    /// Returns a handle to the same store with or without a [`QueueStore`]. Without one no ticket
+    /// is added, every claim has its turn at once, and a release grants the lease to no waiter;
+    /// tickets of other handles stay. Defaults to true.
+    #[must_use]
+    pub fn with_queue(mut self, has_queue: bool) -> Self {
+        self.has_queue = has_queue;
+        self
+    }
+
+    /// Returns a handle to the same store with or without an [`EventStore`]. Defaults to true.
+    #[must_use]
+    pub fn with_events(mut self, has_events: bool) -> Self {
+        self.has_events = has_events;
+        self
+    }
+
     fn on(clock: Clock) -> Self {
         let mut capabilities = StoreCapabilities::default();
-        capabilities.queue = true;
-        capabilities.push = true;
         capabilities.token_blocks = true;
         capabilities.minimum_hold = true;
         capabilities.ordered_claims = true;
@@ -130,13 +144,14 @@ impl MemoryStore {
             events_lost: false,
             events_delayed: Duration::ZERO,
         };
-        Self { shared: Arc::new(Shared { state: Mutex::new(state), faults: Faults::default() }), capabilities }
+        let shared = Arc::new(Shared { state: Mutex::new(state), faults: Faults::default() });
+        Self { shared, capabilities, has_queue: true, has_events: true }
     }
 
     /// Reduces an attempt to the capabilities of this handle.
     fn attempt(&self, attempt: &Attempt) -> Attempt {
         let mut attempt = attempt.clone();
-        if !self.capabilities.queue {
+        if !self.has_queue {
             attempt.ticket = None;
             attempt.turn_window = Duration::ZERO;
         }
@@ -169,9 +184,9 @@ impl MemoryStore {
         // As with a server, no caller can keep the thread by calls alone.
         consume_budget().await;
         let mut arrival = self.shared.faults.arrive(operation, key.into_iter());
-        arrival.before().await.map_err(|error| error())?;
+        arrival.before().await?;
         let reply = self.step(step)?;
-        arrival.after().await.map_err(|error| error())?;
+        arrival.after().await?;
         Ok(reply)
     }
 }
@@ -205,11 +220,11 @@ impl State {
         answer
     }
 
-    fn release(&mut self, now: Duration, release: &Release, can: StoreCapabilities) -> ReleaseOutcome {
+    fn release(&mut self, now: Duration, release: &Release, by: &MemoryStore) -> ReleaseOutcome {
         let mut release = release.clone();
-        release.hold_at_least = release.hold_at_least.filter(|_| can.minimum_hold);
+        release.hold_at_least = release.hold_at_least.filter(|_| by.capabilities.minimum_hold);
         self.answer(release.claim.key(), |record| {
-            if can.queue { record.step(&release, now) } else { record.release_to_none(&release, now) }
+            if by.has_queue { record.step(&release, now) } else { record.release_to_none(&release, now) }
         })
     }
 
@@ -283,6 +298,16 @@ impl LeaseStore for MemoryStore {
         "memory"
     }
 
+    fn extras(&self) -> StoreExtras<'_> {
+        let mut extras = StoreExtras::default();
+        extras.queue = self.has_queue.then_some(self as &dyn QueueStore);
+        extras.events = self.has_events.then_some(self as &dyn EventStore);
+        extras.batch_renew = Some(self);
+        extras.remote = Some(self);
+        extras.admin = Some(self);
+        extras
+    }
+
     async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
         let claim = &attempt.claim;
         let attempt = self.attempt(attempt);
@@ -304,31 +329,9 @@ impl LeaseStore for MemoryStore {
         let number = CallOrder::begin(claim);
         self.call(Operation::Release, Some(claim.key()), |state, now| {
             self.in_order(claim, number)?;
-            Ok(state.release(now, release, self.capabilities))
+            Ok(state.release(now, release, self))
         })
         .await
-    }
-
-    async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
-        let keys = renewals.iter().map(|renewal| renewal.claim.key());
-        consume_budget().await;
-        let mut arrival = self.shared.faults.arrive(Operation::RenewMany, keys);
-        let refused = arrival.before().await.err();
-        let mut answers: Vec<Result<Standing>> = self.step(|state, now| {
-            let answer = |renewal: &Renewal| match &refused {
-                Some(error) if arrival.concerns(renewal.claim.key()) => Err(error()),
-                _ => Ok(state.record(renewal.claim.key()).step(renewal, now)),
-            };
-            renewals.iter().map(answer).collect()
-        });
-        if let Err(error) = arrival.after().await {
-            for (answer, renewal) in answers.iter_mut().zip(renewals) {
-                if arrival.concerns(renewal.claim.key()) {
-                    *answer = Err(error());
-                }
-            }
-        }
-        answers
     }
 
     async fn withdraw(&self, claim: &Claim, timeout: Duration) -> Result<()> {
@@ -336,34 +339,58 @@ impl LeaseStore for MemoryStore {
         let number = CallOrder::begin(claim);
         self.call(Operation::Withdraw, Some(claim.key()), |state, now| {
             self.in_order(claim, number)?;
-            let _ = state.release(now, &release, self.capabilities);
+            let _ = state.release(now, &release, self);
             Ok(())
         })
         .await
     }
+}
 
-    async fn waiters(&self, claim: &Claim, _timeout: Duration) -> Result<u32> {
-        if !self.capabilities.queue {
-            return Err(LockError::new(ErrorKind::Unsupported, "this store was declared without a queue"));
+#[async_trait]
+impl BatchRenewStore for MemoryStore {
+    async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
+        let keys = renewals.iter().map(|renewal| renewal.claim.key());
+        consume_budget().await;
+        let mut arrival = self.shared.faults.arrive(Operation::Renew, keys);
+        let refused = arrival.before().await.err();
+        let mut answers: Vec<Result<Standing>> = self.step(|state, now| {
+            let answer = |renewal: &Renewal| match &refused {
+                Some(error) if arrival.concerns(renewal.claim.key()) => Err(error.clone()),
+                _ => Ok(state.record(renewal.claim.key()).step(renewal, now)),
+            };
+            renewals.iter().map(answer).collect()
+        });
+        if let Err(error) = arrival.after().await {
+            for (answer, renewal) in answers.iter_mut().zip(renewals) {
+                if arrival.concerns(renewal.claim.key()) {
+                    *answer = Err(error.clone());
+                }
+            }
         }
+        answers
+    }
+}
+
+#[async_trait]
+impl QueueStore for MemoryStore {
+    async fn waiters(&self, claim: &Claim, _timeout: Duration) -> Result<u32> {
         let waiting = |record: &Record, now| record.waiting(now).count().try_into().unwrap_or(u32::MAX);
         self.call(Operation::Waiters, Some(claim.key()), |state, now| {
             Ok(state.records.get(claim.key()).map_or(0, |record| waiting(record, now)))
         })
         .await
     }
+}
 
+#[async_trait]
+impl EventStore for MemoryStore {
     async fn subscribe(&self, watch: &Watch) -> Result<EventStream> {
-        if !self.capabilities.push {
-            return Err(LockError::new(ErrorKind::Unsupported, "this store was declared without push"));
-        }
         self.call(Operation::Watch, None, |state, _| Ok(events::stream(&state.events, watch.provider))).await
     }
+}
 
-    fn admin(&self) -> Option<&dyn LockAdmin> {
-        Some(self)
-    }
-
+#[async_trait]
+impl RemoteStore for MemoryStore {
     async fn close(&self) -> Result<()> {
         self.call(Operation::Close, None, |_, _| Ok(())).await
     }

@@ -104,11 +104,11 @@ async fn c22_a_record_remembers_the_last_five() {
 #[tokio::test]
 async fn administration_can_be_made_to_fail() {
     let store = MemoryStore::new();
-    store.fail_next(Operation::List, ErrorKind::Unavailable);
+    store.fail_next(Operation::Administer, ErrorKind::Unavailable);
     let list: Vec<_> = store.list(ListOptions::new()).collect().await;
     assert_eq!(list.len(), 1, "the stream ends with its error");
     assert_eq!(list[0].as_ref().unwrap_err().kind(), ErrorKind::Unavailable);
-    store.drop_reply_next(Operation::ReleaseMatching);
+    store.drop_reply_next(Operation::Administer);
     granted(&store, &claim("k")).await;
     assert!(store.release_matching(&LockFilter::new().prefix("k"), "test").await.unwrap_err().is_outcome_unknown());
     assert_eq!(store.release_matching(&LockFilter::new().prefix("k"), "test").await.unwrap(), 0);

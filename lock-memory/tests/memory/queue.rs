@@ -9,8 +9,8 @@ use std::time::Duration;
 use distlock_api::{ErrorKind, FencingToken, Holder, LockAdmin, LockEvent, Loss, Mode, ReleaseOutcome};
 use distlock_engine::LeaseStore;
 use distlock_engine::store::{
-    Attempt, BusyReply, Claim, EventStream, ProviderId, QueueStanding, Release, Renewal, Reply, Standing, StoreEvent,
-    Ticket, Watch,
+    Attempt, BatchRenewStore, BusyReply, Claim, EventStore, EventStream, ProviderId, QueueStanding, QueueStore,
+    Release, Renewal, Reply, Standing, StoreEvent, Ticket, Watch,
 };
 use distlock_memory::{MemoryStore, Operation};
 use futures_util::{FutureExt, StreamExt};
@@ -50,7 +50,7 @@ async fn c15_a_hand_over_is_one_call_and_pushed_to_the_waiter() {
     let store = MemoryStore::with_manual_clock();
     let (mine, other) = (ProviderId::random(), ProviderId::random());
     let [mut to_me, mut to_other] =
-        [mine, other].map(|id| LeaseStore::subscribe(&store, &Watch::provider(id)).now_or_never().unwrap().unwrap());
+        [mine, other].map(|id| EventStore::subscribe(&store, &Watch::provider(id)).now_or_never().unwrap().unwrap());
     let mut lock_events = LockAdmin::watch(&store).await.unwrap();
     let (holder, first, second) = (claim_of(other, "k"), claim_of(mine, "k"), claim_of(other, "k"));
     hold(&store, &holder).await;
@@ -89,7 +89,7 @@ async fn c15_a_hand_over_is_one_call_and_pushed_to_the_waiter() {
 #[tokio::test]
 async fn a_free_key_is_pushed_to_all_only_if_no_waiter_was_granted_it() {
     let store = MemoryStore::new();
-    let mut events = LeaseStore::subscribe(&store, &Watch::provider(ProviderId::random())).await.unwrap();
+    let mut events = EventStore::subscribe(&store, &Watch::provider(ProviderId::random())).await.unwrap();
     let (holder, waiter) = (claim("k"), claim("k"));
     let freed = StoreEvent::Freed { key: holder.key().clone() };
     hold(&store, &holder).await;
@@ -178,7 +178,7 @@ async fn a_batch_renews_leases_and_refreshes_tickets() {
     assert_eq!(busy.now.unwrap().saturating_since(first.now.unwrap()), Duration::from_secs(10));
     assert_eq!(answers[2], Standing::Gone(Loss::Gone), "R15: never added");
 
-    store.fail_next(Operation::RenewMany.of("k"), ErrorKind::Unavailable);
+    store.fail_next(Operation::Renew.of("k"), ErrorKind::Unavailable);
     let answers = store.renew_many(&renewals[..2]).await;
     assert!(answers[0].is_ok() && answers[1].is_err());
     store.advance(Duration::from_secs(5));
@@ -213,7 +213,7 @@ async fn a_test_can_push_any_event() {
     let (mine, other) = (claim("k"), claim("k"));
     let provider = ProviderId::random();
     let own = claim_of(provider, "k");
-    let mut events = LeaseStore::subscribe(&store, &Watch::provider(provider)).await.unwrap();
+    let mut events = EventStore::subscribe(&store, &Watch::provider(provider)).await.unwrap();
     let token = FencingToken::new(7);
     let gone =
         |claim: &Claim| StoreEvent::Gone { key: claim.key().clone(), id: claim.id().clone(), token, loss: Loss::Gone };

@@ -6,11 +6,11 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use distlock_api::{ErrorKind, FencingToken, LockAdmin, LockError, LockKey, Loss, ReleaseOutcome, Result};
+use distlock_api::{ErrorKind, FencingToken, LockAdmin, LockKey, Loss, ReleaseOutcome, Result};
 use distlock_engine::LeaseStore;
 use distlock_engine::store::{
-    Attempt, Claim, Grant, ProviderId, QueueStanding, Release, Renewal, Reply, Standing, StoreCapabilities, StoreEvent,
-    Ticket, Watch,
+    Attempt, BatchRenewStore, Claim, EventStore, Grant, ProviderId, QueueStanding, Release, Renewal, Reply, Standing,
+    StoreCapabilities, StoreEvent, Ticket, Watch,
 };
 use distlock_memory::{MemoryStore, Operation};
 use futures_util::future::BoxFuture;
@@ -111,14 +111,13 @@ async fn a_fault_may_concern_one_key_alone() {
     let (a, b) = (claim("a"), claim("b"));
     let renewals: Vec<_> = [&a, &b].map(|claim| Renewal::lease(claim.clone(), FencingToken::new(1), TTL)).into();
     let (_, _) = (acquire(&store, &a).await, acquire(&store, &b).await);
-    store.fail_next_with(Operation::RenewMany.of("b"), || LockError::new(ErrorKind::PermissionDenied, "no"));
+    store.fail_next(Operation::Renew.of("b"), ErrorKind::PermissionDenied);
     let answers = store.renew_many(&renewals).await;
     assert_eq!(answers[0].as_ref().unwrap(), &Standing::Held { remaining: TTL });
     assert_eq!(answers[1].as_ref().unwrap_err().kind(), ErrorKind::PermissionDenied);
-    store.drop_reply_next(Operation::RenewMany);
+    store.drop_reply_next(Operation::Renew);
     assert!(store.renew_many(&renewals).await.iter().all(|answer| answer.as_ref().unwrap_err().is_outcome_unknown()));
-    assert_eq!((store.calls(Operation::RenewMany), store.calls(Operation::RenewMany.of("a"))), (2, 2));
-    assert_eq!(store.calls(Operation::Renew), 0);
+    assert_eq!((store.calls(Operation::Renew), store.calls(Operation::Renew.of("a"))), (2, 2));
 }
 
 #[tokio::test]
@@ -184,7 +183,7 @@ async fn ordered_claims_refuse_a_straggler() {
 async fn watchers_get_free_keys_and_their_own_losses() {
     let store = MemoryStore::new();
     let (mine, other) = (ProviderId::random(), ProviderId::random());
-    let mut events = LeaseStore::subscribe(&store, &Watch::provider(mine)).await.unwrap();
+    let mut events = EventStore::subscribe(&store, &Watch::provider(mine)).await.unwrap();
     let (victim, stranger) = (claim_of(mine, "a"), claim_of(other, "b"));
     let _ = (acquire(&store, &victim).await, acquire(&store, &stranger).await);
     let info = LockAdmin::force_release(&store, stranger.key(), "test").await.unwrap().unwrap();
@@ -204,7 +203,7 @@ async fn watchers_get_free_keys_and_their_own_losses() {
 async fn events_can_be_missed_lost_and_cut() {
     let store = MemoryStore::new();
     let watch = Watch::provider(ProviderId::random());
-    let mut events = LeaseStore::subscribe(&store, &watch).await.unwrap();
+    let mut events = EventStore::subscribe(&store, &watch).await.unwrap();
     let free = async |key: &str| {
         let claim = claim(key);
         let _ = acquire(&store, &claim).await;
@@ -218,7 +217,7 @@ async fn events_can_be_missed_lost_and_cut() {
     while let Some(event) = events.next().await {
         assert!(matches!(event, Ok(StoreEvent::Freed { .. })));
     }
-    let mut events = LeaseStore::subscribe(&store, &watch).await.unwrap();
+    let mut events = EventStore::subscribe(&store, &watch).await.unwrap();
     store.lose_events(true);
     free("lost").await;
     store.lose_events(false);
@@ -233,11 +232,11 @@ async fn a_stream_can_be_refused_and_can_break() {
     let watch = Watch::provider(ProviderId::random());
     store.fail_next(Operation::Watch, ErrorKind::PermissionDenied);
     store.fail_next(Operation::WatchLocks, ErrorKind::Unavailable);
-    let refused = LeaseStore::subscribe(&store, &watch).await.err().unwrap();
+    let refused = EventStore::subscribe(&store, &watch).await.err().unwrap();
     assert_eq!((refused.kind(), store.calls(Operation::Watch)), (ErrorKind::PermissionDenied, 1));
     assert_eq!(LockAdmin::watch(&store).await.err().unwrap().kind(), ErrorKind::Unavailable);
 
-    let mut events = LeaseStore::subscribe(&store, &watch).await.unwrap();
+    let mut events = EventStore::subscribe(&store, &watch).await.unwrap();
     let mut lock_events = LockAdmin::watch(&store).await.unwrap();
     store.push(StoreEvent::Gap);
     store.break_watchers(ErrorKind::Unavailable);
@@ -248,21 +247,21 @@ async fn a_stream_can_be_refused_and_can_break() {
     assert!(events.next().await.is_none() && lock_events().is_none());
 
     // A stream with a reader, whose events take long.
-    let mut events = LeaseStore::subscribe(&store, &watch).await.unwrap();
+    let mut events = EventStore::subscribe(&store, &watch).await.unwrap();
     store.delay_events(Duration::from_secs(3600));
     store.push(StoreEvent::Gap);
     let mut next = pin!(events.next());
     assert!(poll_once(next.as_mut()).is_pending());
     store.cut_watchers();
     let Poll::Ready(None) = poll_once(next.as_mut()) else { panic!("it ends at once, without an error") };
-    drop(LeaseStore::subscribe(&store, &watch).await.unwrap());
+    drop(EventStore::subscribe(&store, &watch).await.unwrap());
 }
 
 #[tokio::test(start_paused = true)]
 async fn events_can_be_delayed() {
     let store = MemoryStore::new();
     let provider = ProviderId::random();
-    let mut events = LeaseStore::subscribe(&store, &Watch::provider(provider)).await.unwrap();
+    let mut events = EventStore::subscribe(&store, &Watch::provider(provider)).await.unwrap();
     let freed = |key: &str| StoreEvent::Freed { key: LockKey::new(key).unwrap() };
     let started = tokio::time::Instant::now();
     store.push(freed("at once"));
@@ -282,13 +281,12 @@ async fn events_can_be_delayed() {
 #[tokio::test]
 async fn a_handle_can_declare_less() {
     let store = MemoryStore::with_manual_clock();
-    let poor = store.clone().with_capabilities(StoreCapabilities::default());
-    let all = store.capabilities();
-    assert!(all.queue && all.push && all.token_blocks && all.minimum_hold && all.ordered_claims);
-    let refused = LeaseStore::subscribe(&poor, &Watch::provider(ProviderId::random())).await.err().unwrap();
-    assert_eq!(refused.kind(), ErrorKind::Unsupported);
+    let poor = store.clone().with_capabilities(StoreCapabilities::default()).with_queue(false).with_events(false);
+    let (all, extras) = (store.capabilities(), store.extras());
+    assert!(all.token_blocks && all.minimum_hold && all.ordered_claims);
+    assert!(extras.queue.is_some() && extras.events.is_some());
+    assert!(poor.extras().queue.is_none() && poor.extras().events.is_none());
     let (old, waiter) = (claim("k"), claim("k"));
-    assert_eq!(poor.waiters(&old, TTL).await.unwrap_err().kind(), ErrorKind::Unsupported);
 
     let ticket = Ticket::new(TTL, TTL, 10);
     let wants = |claim: &Claim| attempt(claim).with_ticket(ticket).with_tokens(NonZeroU32::new(7).unwrap());

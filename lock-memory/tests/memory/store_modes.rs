@@ -8,7 +8,7 @@ use distlock_api::{
 };
 use distlock_engine::LeaseStore;
 use distlock_engine::store::{
-    Attempt, Claim, EventStream, ProviderId, Release, Renewal, Reply, Standing, StoreEvent, Ticket, Watch,
+    Attempt, Claim, EventStore, EventStream, ProviderId, Release, Renewal, Reply, Standing, StoreEvent, Ticket, Watch,
 };
 use distlock_memory::{MemoryStore, Operation};
 use futures_util::{FutureExt, StreamExt, TryStreamExt};
@@ -51,7 +51,7 @@ async fn c28_one_release_grants_to_several_and_each_is_told() {
     let store = MemoryStore::with_manual_clock();
     let (mine, other) = (ProviderId::random(), ProviderId::random());
     let [mut to_me, mut to_other] =
-        [mine, other].map(|id| LeaseStore::subscribe(&store, &Watch::provider(id)).now_or_never().unwrap().unwrap());
+        [mine, other].map(|id| EventStore::subscribe(&store, &Watch::provider(id)).now_or_never().unwrap().unwrap());
     let (writer, mut events) = (claim("k"), LockAdmin::watch(&store).await.unwrap());
     assert!(matches!(acquire(&store, &writer, "w").await, Reply::Granted(_)));
     let readers = [mine, other].map(|id| claim_of(id, "k").with_mode(Mode::Shared));
@@ -75,7 +75,7 @@ async fn c28_one_release_grants_to_several_and_each_is_told() {
 #[tokio::test]
 async fn a_release_beside_holders_frees_the_key_for_no_ticket() {
     let (store, readers) = two_readers().await;
-    let mut events = LeaseStore::subscribe(&store, &Watch::provider(ProviderId::random())).await.unwrap();
+    let mut events = EventStore::subscribe(&store, &Watch::provider(ProviderId::random())).await.unwrap();
     assert!(matches!(acquire(&store, &claim("k"), "w").await, Reply::Busy(_)));
     assert!(store.release(&Release::new(readers[0].clone())).await.unwrap().is_released());
     assert_eq!(pushed(&mut events), [], "the writer has a ticket, and another reader holds the key");

@@ -6,7 +6,7 @@ use std::time::Duration;
 use distlock_api::Result;
 use mongodb::{Client, Database};
 
-use crate::error::unusable_uri;
+use crate::error::{refused_uri, unusable_uri};
 use crate::index::Indexes;
 use crate::lease::Layout;
 use crate::provider::MongoProvider;
@@ -40,15 +40,14 @@ impl MongoProvider {
     /// # use std::error::Error;
     /// # async fn ship_order() {}
     /// use distlock_api::{LockProvider, LockProviderExt};
-    /// use distlock_mongo::MongoProvider;
     /// use distlock_mongo::mongodb::Client;
+    /// use distlock_mongo::{MongoProvider, close_all};
     ///
     /// async fn ship(client: Client) -> Result<(), Box<dyn Error>> {
     ///     let locks = MongoProvider::builder_from_client(&client).database("shop").connect().await?;
     ///     let shipped = locks.acquire("orders/4711").run(async |_token| ship_order().await).await;
     ///
-    ///     locks.close().await?; // releases what is held, and needs the client for that
-    ///     client.shutdown().await;
+    ///     close_all(client, [locks.close()]).await?;
     ///     Ok(shipped?)
     /// }
     /// ```
@@ -78,10 +77,18 @@ impl MongoProvider {
     /// driver refuses, and [`Unavailable`](distlock_api::ErrorKind::Unavailable) if a name cannot
     /// be resolved. No error shows the password.
     pub async fn builder_from_uri(uri: impl AsRef<str>) -> Result<MongoProviderBuilder> {
+        if cuts_a_character(uri.as_ref()) {
+            return Err(refused_uri());
+        }
         let client = Client::with_uri_str(uri).await.map_err(|error| unusable_uri(&error))?;
         let database = client.default_database();
         Ok(MongoProviderBuilder::new(client, database.as_ref().map(Database::name)))
     }
+}
+
+/// Whether the driver would panic: it reads two bytes behind each `%` as text.
+fn cuts_a_character(uri: &str) -> bool {
+    uri.split('%').skip(1).any(|after| after.len() >= 2 && !after.is_char_boundary(2))
 }
 
 /// The builder of a [`MongoProvider`]. Made by [`MongoProvider::builder`].

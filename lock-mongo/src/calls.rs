@@ -29,6 +29,7 @@ use crate::bson::from_document;
 use crate::budget::Budget;
 use crate::claim::claim_state;
 use crate::error::{Effect, Refusal, failed_with, is_answer, refused, replaced, translate, unmarked, unreadable};
+use crate::lease::plan::{ConfirmedBy, Step};
 use crate::lease::{LATE, Marked, until};
 use crate::records::Records;
 use crate::topology::{Deployment, ended_before, primary_replaced, unanswered_by, unselected};
@@ -40,38 +41,27 @@ pub(crate) const BATCH: NonZeroUsize = NonZeroUsize::new(360).expect("not zero")
 const FOUND_AT_ONCE: u32 = 1_000;
 
 /// The options of [`Records::change`].
+#[derive(Clone)]
 pub(crate) struct ChangeOptions<'a> {
-    pub(crate) upsert: bool,
     pub(crate) returning: ReturnDocument,
     pub(crate) deployment: Deployment,
     /// The claim whose writes are numbered.
     pub(crate) session: Option<&'a Claim>,
-    pub(crate) confirmed_by: ConfirmedBy,
     /// Whether the change refuses itself if it begins after its time (R31).
     pub(crate) is_bounded: bool,
     pub(crate) budget: Budget,
 }
 
 impl<'a> ChangeOptions<'a> {
-    /// Makes the options of a change of an existing document, which returns the changed document.
+    /// Makes the options of a change that returns the changed document.
     pub(crate) fn new(deployment: Deployment, session: Option<&'a Claim>, budget: Budget) -> Self {
-        let (upsert, returning, confirmed_by) = (false, ReturnDocument::After, ConfirmedBy::Majority);
-        Self { upsert, returning, deployment, session, confirmed_by, is_bounded: false, budget }
+        Self { returning: ReturnDocument::After, deployment, session, is_bounded: false, budget }
     }
 
     /// Makes the options of an attempt to acquire, as [`new`](Self::new) does.
     pub(crate) fn attempt(deployment: Deployment, claim: &'a Claim, budget: Budget) -> Self {
         Self { is_bounded: true, ..Self::new(deployment, Some(claim), budget) }
     }
-}
-
-/// The members of the replica set that must have a write before it is answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ConfirmedBy {
-    /// R17: nothing else counts for a grant.
-    Majority,
-    /// R23: enough for a release that grants to no waiter and has no minimum hold.
-    Primary,
 }
 
 /// Why [`Records::change`] failed.
@@ -215,12 +205,11 @@ impl Records {
     /// change can be sent again.
     pub(crate) async fn change<T: DeserializeOwned + Send + Sync + 'static>(
         &self,
-        filter: Document,
-        pipeline: Vec<Document>,
-        projection: Document,
+        step: Step,
         options: ChangeOptions<'_>,
     ) -> Result<Option<T>, Failure> {
-        let ChangeOptions { upsert, returning, deployment, session, confirmed_by, is_bounded, budget } = options;
+        let Step { filter, pipeline, projection, upsert, confirmed_by } = step;
+        let ChangeOptions { returning, deployment, session, is_bounded, budget } = options;
         let pipeline =
             if is_bounded { until(self.bound(budget).await.map_err(Failure::Known)?, pipeline) } else { pipeline };
         let documents = self.collection.clone_with_type::<Marked<T>>();

@@ -16,10 +16,10 @@ pub(crate) struct ClaimState {
     pub(crate) session: Session,
     /// Whether an attempt was sent before. Then only the full path shows what the claim holds.
     pub(crate) attempted: AtomicBool,
-    /// Whether the fast path to a ticket has found nothing to change.
-    pub(crate) ticket_refused: AtomicBool,
     /// Whether there was no ticket and no other holder when the lease was granted.
     pub(crate) was_alone: AtomicBool,
+    /// Whether a holder or a waiter of the key was not exclusive, by the last answer to an attempt.
+    pub(crate) met_modes: AtomicBool,
     /// Whether a release was sent before. Then only the full path shows what the claim holds.
     pub(crate) release_sent: AtomicBool,
     /// From when on a batch that was not answered can no longer take effect (R24). In milliseconds

@@ -44,13 +44,21 @@ pub(crate) fn translate(error: &Error, effect: Effect) -> LockError {
     }
 }
 
+/// Makes the error of a connection string whose form is wrong. The driver's text may quote any part
+/// of it: a password with a slash is taken for a port.
+pub(crate) fn refused_uri() -> LockError {
+    let message = "the MongoDB driver refused the connection string: its form is \
+                   `mongodb://user:password@host:port/database?option=value`, percent-encoded; or an option, or a \
+                   combination of options, is not valid. The driver's text may quote a password, and is not shown";
+    LockError::new(ErrorKind::InvalidOptions, message)
+}
+
 /// Makes the error of a connection string that the driver refuses, or whose hosts it cannot find.
 pub(crate) fn unusable_uri(error: &Error) -> LockError {
     match &*error.kind {
-        DriverKind::InvalidArgument { .. } | DriverKind::InvalidTlsConfig { .. } => {
-            let message = "the MongoDB driver refused the connection string: its form is \
-                           `mongodb://user:password@host:port/database?option=value`, percent-encoded; the cause \
-                           names the part";
+        DriverKind::InvalidArgument { .. } => refused_uri(),
+        DriverKind::InvalidTlsConfig { .. } => {
+            let message = "the MongoDB driver refused the connection string: its TLS options cannot be used";
             LockError::new(ErrorKind::InvalidOptions, message).with_source(Cause(error.kind.to_string()))
         }
         _ => translate(error, Effect::None),
@@ -283,6 +291,9 @@ const UNAUTHENTICATED: &str = "requires authentication";
 
 const UNREADABLE: &str = "MongoDB's answer cannot be read: it has another form than the answers of MongoDB 6.0 to 8.0";
 const UNSUPPORTED_SERVER: &str = "this MongoDB server is not supported: 6.0 or later is needed";
+const DISCONNECTED: &str = "the connection to MongoDB failed";
+/// The server's text for credentials that it refuses.
+const AUTHENTICATION_FAILED: &str = "Authentication failed";
 const REFUSED_CREDENTIALS: &str = "MongoDB refused the credentials: check user, password and authSource";
 
 /// The translation of one error.
@@ -322,8 +333,17 @@ impl Verdict {
             DriverKind::InvalidArgument { .. } | DriverKind::InvalidTlsConfig { .. } => {
                 verdict(ErrorKind::Other, Permanent, "the MongoDB driver refused the operation")
             }
-            DriverKind::Io(_) | DriverKind::ConnectionPoolCleared { .. } => {
-                verdict(ErrorKind::Unavailable, OutcomeUnknown, "the connection to MongoDB failed")
+            DriverKind::Io(_) => verdict(ErrorKind::Unavailable, OutcomeUnknown, DISCONNECTED),
+            // Another operation has failed, and its error is quoted as the driver's developers see
+            // it.
+            DriverKind::ConnectionPoolCleared { message: cause, .. } => {
+                let verdict = if cause.contains(AUTHENTICATION_FAILED) {
+                    verdict(ErrorKind::PermissionDenied, OutcomeUnknown, REFUSED_CREDENTIALS)
+                } else {
+                    verdict(ErrorKind::Unavailable, OutcomeUnknown, DISCONNECTED)
+                };
+                let cause = verdict.cause.split(", labels: ").next().unwrap_or_default().to_owned();
+                Self { cause, ..verdict }
             }
             DriverKind::BsonDeserialization(_) | DriverKind::InvalidResponse { .. } => {
                 verdict(ErrorKind::Corrupt, OutcomeUnknown, UNREADABLE)

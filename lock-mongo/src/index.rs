@@ -28,8 +28,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// How often the indexes are created again. Records are purged an hour after their expiry at the
 /// earliest, so this misses none.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// How long the end of the creation is awaited, which usually takes some milliseconds. A program
-/// that only ever runs for a moment should create the indexes, too.
+/// How long the end of the creation is awaited at most, which usually takes some milliseconds. A
+/// program that only ever runs for a moment should create the indexes, too.
 const END: Duration = Duration::from_secs(2);
 
 /// Keeps the indexes in place.
@@ -93,12 +93,13 @@ impl Indexes {
         *self.creating() = Some(creating);
     }
 
-    /// Waits for the task that creates the indexes, and ends it if it takes long. The driver panics
-    /// in a task that calls it while the runtime ends.
-    pub(crate) async fn close(&self) {
+    /// Waits for the task that creates the indexes, and ends it if it takes long: half of the time
+    /// that the engine gives to the end of a store. The driver panics in a task that calls it while
+    /// the runtime ends.
+    pub(crate) async fn close(&self, request_timeout: Duration) {
         let creating = self.creating().take();
         let Some(mut creating) = creating else { return };
-        if timeout(END, &mut creating).await.is_err() {
+        if timeout(END.min(request_timeout / 2), &mut creating).await.is_err() {
             creating.abort();
             let _ = creating.await;
             self.forget();

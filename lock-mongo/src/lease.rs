@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::ids::{KeyMap, TextIds};
-use crate::numbers::{EPOCH, LATEST, SECOND};
+use crate::numbers::{EPOCH, LATEST, NEVER, SECOND};
 
 mod acquire;
 mod acquire_shared;
@@ -34,19 +34,19 @@ mod grants;
 mod holders;
 mod kept;
 mod once;
+pub(crate) mod plan;
 mod queue;
 mod release_fast;
 mod release_full;
 mod renew;
 #[cfg(test)]
 mod tests;
-mod ticket;
 mod write;
 
 pub(crate) use acquire::{BatchTokens, last_of};
 pub(crate) use admin::Victims;
 pub(crate) use answer::{
-    AcquireReply, Forced, ForcedEntry, HolderState, Keyed, KeyedTickets, Marked, Released, State, Taken, TakenTogether,
+    AcquireReply, Forced, ForcedEntry, HolderState, Keyed, KeyedTickets, Marked, Released, State, TakenTogether,
     TicketStates, Waiters, Wrote, names,
 };
 pub(crate) use bound::{LATE, until};
@@ -342,12 +342,17 @@ impl Layout {
     /// Whether a key that is not free has an end (R32).
     fn has_end(&self) -> Document {
         let is_date = |time: Bson| {
-            doc! { "$and": [{ "$gte": [&time, DateTime::MIN] }, { "$lt": [time, DateTime::from_millis(LATEST)] }] }
+            doc! { "$and": [{ "$gte": [&time, DateTime::MIN] }, { "$lt": [time, DateTime::from_millis(NEVER)] }] }
         };
         doc! { "$and": [
             { "$or": [{ "$lte": [self.value(LOCK_ID), Bson::Null] }, is_date(self.value(EXPIRES_AT).into())] },
             is_date(doc! { "$ifNull": [self.value(CLOSED_UNTIL), DateTime::MIN] }.into()),
         ] }
+    }
+
+    /// A time at which the key may open, or the last one of all if it never does (R32).
+    fn if_it_ends(&self, time: Document) -> Document {
+        doc! { "$cond": [self.has_end(), time, DateTime::from_millis(LATEST)] }
     }
 
     /// Whether the lease has no holder **or** has expired, and no minimum hold closes the key (R7).

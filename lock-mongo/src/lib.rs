@@ -127,8 +127,8 @@
 //! lock names what is missing. One without change streams works, and waiters poll.
 //!
 //! **A session for each held lock**: [`Client::shutdown`](mongodb::Client::shutdown) waits for all
-//! sessions, so close the provider first. Then shut a client of your own down before its runtime
-//! ends: tasks of the driver that outlive it can panic.
+//! sessions, so close the providers first: [`close_all`] does both. End a client of your own so
+//! before its runtime ends: tasks of the driver that outlive it can panic.
 //!
 //! **The runtime of the client** must last as long as the provider, because the driver's tasks live
 //! there. After its end each call fails at once and says so.
@@ -246,17 +246,17 @@
 //     topology          the kind of deployment and of collection, and why no server can be used
 //     lease             the record: filters, pipelines, projections and answers, without I/O
 //
-// On the ground: bson, budget, claim, error, ids, numbers, recent_use. Apart: fenced.
+// On the ground: bson, budget, claim, error, ids, key_memory, numbers. Apart: fenced.
 //
-// The walk of an acquisition: store `try_acquire` – requests/acquire `try_fast_paths`, then
-// `acquire` – lease/acquire builds filter and pipeline – calls `change` bounds it, numbers it
-// (the claim's session) and sends it – `reply` decodes. Of a release: requests/release `run`
-// tries the paths that its mode has (`free`, `pass`, `leave`), then `decide`. Of renewals:
-// requests/renew `extend_once`, one update for all, and a find only if not all were extended.
+// The walk of an acquisition or of a release: lease/plan says which paths to try – requests/run
+// takes one after the other – lease/acquire, release_fast, hand_over and release_full make the step
+// of a path – calls `change` bounds it, numbers it (the claim's session) and sends it.
+// Of renewals: requests/renew `extend_once`, one update for all, and a find only if not all were
+// extended.
 //
 // To change                                                edit
 //     the record's fields, the text of a command           lease/
-//     which commands a request sends, and when             requests/, the request's file
+//     which commands a request sends, and when             lease/plan.rs, requests/
 //     how long a call may take, when it is cut off         calls.rs, budget.rs
 //     how many calls and streams a client has              pool.rs
 //     which changes a provider reads as events             lease/decoder.rs
@@ -271,11 +271,13 @@ mod builder;
 mod calls;
 mod claim;
 mod client_resources;
+mod close_all;
 mod documents;
 mod error;
 mod fenced;
 mod ids;
 mod index;
+mod key_memory;
 mod lease;
 mod numbers;
 mod once;
@@ -283,7 +285,6 @@ mod once;
 pub mod protocol {}
 mod pool;
 mod provider;
-mod recent_use;
 mod records;
 mod requests;
 mod server_clock;
@@ -292,6 +293,7 @@ mod streams;
 mod topology;
 
 pub use builder::MongoProviderBuilder;
+pub use close_all::close_all;
 pub use distlock_engine::{HandOff, QueueOptions, WhenFull};
 pub use documents::{
     Change, CommitError, DocumentGuard, DocumentLocks, DocumentLocksBuilder, LockAllDocuments, LockDocument,

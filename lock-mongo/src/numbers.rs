@@ -23,6 +23,9 @@ pub(crate) const SECOND: i64 = 1 << 21;
 /// The end of the year 9999, in milliseconds of Unix time. Other drivers cannot decode later dates
 /// (R32).
 pub(crate) const LATEST: i64 = 253_402_300_799_999;
+/// An end from here on never comes. That of one of several holders counts as this one, which is
+/// still a date at which the key is held (R32).
+pub(crate) const NEVER: i64 = LATEST - 1;
 /// The greatest floor: the token of that time, until which the records of smaller ones are kept.
 pub(crate) const GREATEST_FLOOR: i64 = (LATEST / 1000 - EPOCH) * SECOND;
 

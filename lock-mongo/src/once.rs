@@ -10,6 +10,7 @@ mod handle;
 
 use std::fmt;
 use std::future::ready;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -17,7 +18,9 @@ use distlock_api::style::contained;
 use distlock_api::style::yield_on_error;
 use distlock_api::{Disposition, ErrorKind, LeaseOptions, LockError, LockKey, LockProvider, Phase, Result, Wait};
 use distlock_engine::LeaseStore;
-use distlock_recipes::once::{Once, OnceGuard, OnceHandle, OnceOptions, OnceProvider, OnceRecord, OnceState};
+use distlock_recipes::once::{
+    Once, OnceGuard, OnceHandle, OnceOptions, OnceProvider, OnceRecord, OnceState, report_once,
+};
 use mongodb::bson::Document;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};
@@ -82,14 +85,16 @@ const OVERRUN: Duration = Duration::from_millis(500);
 pub struct MongoOnce {
     locks: DocumentLocks<Document>,
     lease: LeaseOptions,
+    /// The name for reports.
+    name: Option<Arc<str>>,
     /// The marks that are being written, and the discards of those without a caller. Closed with
     /// this.
     marks: TaskTracker,
 }
 
 impl MongoOnce {
-    fn new(locks: DocumentLocks<Document>, lease: LeaseOptions) -> Self {
-        Self { locks, lease, marks: TaskTracker::new() }
+    fn new(locks: DocumentLocks<Document>, lease: LeaseOptions, name: Option<Arc<str>>) -> Self {
+        Self { locks, lease, name, marks: TaskTracker::new() }
     }
 
     /// Returns the locks under this: for [administration](LockProvider::admin), such as listing the
@@ -141,6 +146,47 @@ impl MongoOnce {
 
     fn request_timeout(&self) -> Duration {
         self.locks.store().records.request_timeout
+    }
+
+    async fn answer(&self, key: LockKey, options: OnceOptions) -> Result<Once> {
+        let checked = self.check(&key, &options);
+        let closed = || LockError::closed().with_key(key.clone());
+        let open = checked.and_then(|()| if self.marks.is_closed() { Err(closed()) } else { Ok(()) });
+        yield_on_error(ready(open)).await?;
+        let since = Instant::now();
+        // What is left of a wait, for a query. Without a wait it is one attempt, of two requests.
+        let left = || match options.acquire().wait() {
+            Wait::UpTo(limit) => Wait::UpTo(limit.saturating_sub(since.elapsed())),
+            other => other,
+        };
+        let mut is_late = false;
+        loop {
+            let known = self.read_in_wait(&key, left()).await;
+            let rest = options.wait_left(since);
+            match known.map(|known| known.answer(&options)) {
+                Ok(Some(Once::Busy(_))) if rest != Wait::Try => {}
+                Ok(Some(answer)) => return Ok(answer),
+                // O9: no further try without a wait.
+                Ok(None) if is_late && rest == Wait::Try => return Err(too_late().with_key(key)),
+                Ok(None) => {}
+                // The acquisition repeats what may succeed later, and brings the record.
+                Err(error) if error.disposition() == Disposition::Retryable && rest != Wait::Try => {}
+                Err(error) => return Err(error),
+            }
+            let acquire = options.acquire().clone().with_wait(acquire_wait(options.acquire().wait(), rest));
+            let Some(guard) = self.locks.acquire(key.clone(), acquire, None).await? else {
+                // The work may have ended at the last moment.
+                return match self.read_in_wait(&key, left()).await {
+                    Ok(known) => Ok(known.answer(&options).unwrap_or(Once::Busy(None))),
+                    Err(error) if error.kind() == ErrorKind::Timeout => Ok(Once::Busy(None)),
+                    Err(error) => Err(error),
+                };
+            };
+            if let Some(once) = self.begin(guard, &options).await? {
+                return Ok(once);
+            }
+            is_late = true;
+        }
     }
 
     /// Begins the work under a lease that was acquired for it (O1, O5). Returns `None` if the lease
@@ -264,44 +310,8 @@ impl Drop for Unclaimed {
 #[async_trait]
 impl OnceProvider for MongoOnce {
     async fn once_with(&self, key: LockKey, options: OnceOptions) -> Result<Once> {
-        let checked = self.check(&key, &options);
-        let closed = || LockError::closed().with_key(key.clone());
-        let open = checked.and_then(|()| if self.marks.is_closed() { Err(closed()) } else { Ok(()) });
-        yield_on_error(ready(open)).await?;
-        let since = Instant::now();
-        // What is left of a wait, for a query. Without a wait it is one attempt, of two requests.
-        let left = || match options.acquire().wait() {
-            Wait::UpTo(limit) => Wait::UpTo(limit.saturating_sub(since.elapsed())),
-            other => other,
-        };
-        let mut is_late = false;
-        loop {
-            let known = self.read_in_wait(&key, left()).await;
-            let rest = options.wait_left(since);
-            match known.map(|known| known.answer(&options)) {
-                Ok(Some(Once::Busy(_))) if rest != Wait::Try => {}
-                Ok(Some(answer)) => return Ok(answer),
-                // O9: no further try without a wait.
-                Ok(None) if is_late && rest == Wait::Try => return Err(too_late().with_key(key)),
-                Ok(None) => {}
-                // The acquisition repeats what may succeed later, and brings the record.
-                Err(error) if error.disposition() == Disposition::Retryable && rest != Wait::Try => {}
-                Err(error) => return Err(error),
-            }
-            let acquire = options.acquire().clone().with_wait(acquire_wait(options.acquire().wait(), rest));
-            let Some(guard) = self.locks.acquire(key.clone(), acquire, None).await? else {
-                // The work may have ended at the last moment.
-                return match self.read_in_wait(&key, left()).await {
-                    Ok(known) => Ok(known.answer(&options).unwrap_or(Once::Busy(None))),
-                    Err(error) if error.kind() == ErrorKind::Timeout => Ok(Once::Busy(None)),
-                    Err(error) => Err(error),
-                };
-            };
-            if let Some(once) = self.begin(guard, &options).await? {
-                return Ok(once);
-            }
-            is_late = true;
-        }
+        let reported = key.clone();
+        report_once(self.name.as_ref(), &reported, self.answer(key, options)).await
     }
 
     async fn inspect(&self, key: &LockKey) -> Result<OnceRecord> {
@@ -321,7 +331,8 @@ impl OnceProvider for MongoOnce {
 
 impl Clone for MongoOnce {
     fn clone(&self) -> Self {
-        Self { locks: self.locks.clone(), lease: self.lease, marks: self.marks.clone() }
+        let (locks, marks) = (self.locks.clone(), self.marks.clone());
+        Self { locks, lease: self.lease, name: self.name.clone(), marks }
     }
 }
 

@@ -17,9 +17,9 @@ use crate::budget::Budget;
 use crate::client_resources::ClientResources;
 use crate::error::{Effect, translate, unanswered};
 use crate::index::Indexes;
+use crate::key_memory::KeyMemory;
 use crate::lease::{Clock, Layout};
 use crate::numbers::millis;
-use crate::recent_use::RecentUse;
 use crate::server_clock::ServerClock;
 use crate::topology::{Deployment, Kept, Topology};
 
@@ -43,7 +43,7 @@ pub(crate) struct Records {
     pub(crate) calls_at_once: Option<NonZeroUsize>,
     /// The pool and the streams that all stores of the client share.
     pub(crate) resources: OnceLock<ClientResources>,
-    pub(crate) recent_use: RecentUse,
+    pub(crate) key_memory: KeyMemory,
     pub(crate) server_clock: ServerClock,
     /// The length of the document that was brought last, or of the longest that came with it.
     pub(crate) document_len: AtomicUsize,

@@ -13,6 +13,7 @@ mod foreign;
 pub(crate) mod once;
 pub(crate) mod release;
 pub(crate) mod renew;
+mod run;
 mod tickets;
 pub(crate) mod waiters;
 pub(crate) mod watch;

@@ -12,8 +12,8 @@ use distlock_api::{
 };
 use distlock_engine::LeaseProvider;
 use distlock_engine::store::{
-    Attempt, Claim, Connecting, EventStream, Lanes, LeaseStore, Release, Renewal, Reply, Standing, StoreCapabilities,
-    Watch,
+    Attempt, BatchRenewStore, BatchStore, Claim, Connecting, EventStore, EventStream, Lanes, LeaseStore, QueueStore,
+    Release, RemoteStore, Renewal, Reply, Standing, StoreCapabilities, StoreExtras, Watch,
 };
 
 use crate::budget::Budget;
@@ -113,17 +113,12 @@ impl LeaseStore for MongoStore {
         let records = &self.records;
         let deployment = records.topology.known();
         let mut capabilities = StoreCapabilities::default();
-        capabilities.queue = true;
         capabilities.token_blocks = true;
         capabilities.minimum_hold = true;
         capabilities.shared = true;
         capabilities.permits = true;
         // It is known with the first answer, and no caller waits before that.
         capabilities.min_ttl = records.min_ttl;
-        capabilities.push = deployment.is_some_and(|known| known != Deployment::Standalone)
-            && records.resources().is_none_or(|resources| resources.streams.any());
-        capabilities.renew_batch = BATCH;
-        capabilities.acquire_batch = acquire_batch(deployment, &records.if_missing);
         capabilities.ordered_claims = deployment.is_some_and(|known| records.orders_sessions(known));
         capabilities
     }
@@ -132,50 +127,8 @@ impl LeaseStore for MongoStore {
         "mongodb"
     }
 
-    fn ensure_connected(&self, limit: Duration) -> Option<Connecting<'_>> {
-        let records = &self.records;
-        if records.topology.known().is_none() {
-            return Some(Box::pin(async move { records.deployment_within(Budget::new(limit)).await.map(drop) }));
-        }
-        let pool = &records.resources()?.pool;
-        if pool.reachability.is_certain() {
-            return None;
-        }
-        Some(Box::pin(server(records.database.client(), &pool.reachability, limit)))
-    }
-
-    fn lanes(&self) -> Option<Lanes> {
-        self.records.resources().map(|resources| resources.pool.lanes.clone())
-    }
-
     async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
         acquire::try_acquire(&self.records, attempt).await
-    }
-
-    async fn try_acquire_many(&self, attempts: &[Attempt]) -> Vec<Result<Reply>> {
-        batch::try_acquire_many(&self.records, attempts).await
-    }
-
-    fn may_gather(&self, attempt: &Attempt) -> bool {
-        batch::may_gather(&self.records, attempt, &self.records.if_missing)
-    }
-
-    fn may_act_for(&self, claim: &Claim) -> Duration {
-        batch::may_act_for(&self.records, claim)
-    }
-
-    fn why_unanswered(&self, waited: Duration) -> Option<LockError> {
-        let Records { database, topology, .. } = &self.records;
-        let reachability = &self.records.resources()?.pool.reachability;
-        Some(left_unanswered(database.client(), reachability, topology.known(), waited))
-    }
-
-    async fn release_many(&self, releases: &[Release]) -> Vec<Result<ReleaseOutcome>> {
-        batch::release_many(&self.records, releases).await
-    }
-
-    fn may_gather_release(&self, release: &Release) -> bool {
-        batch::may_gather_release(release)
     }
 
     async fn renew(&self, renewal: &Renewal) -> Result<Standing> {
@@ -190,32 +143,107 @@ impl LeaseStore for MongoStore {
         release::withdraw(&self.records, claim, timeout).await
     }
 
+    fn extras(&self) -> StoreExtras<'_> {
+        let records = &self.records;
+        let pushes = records.topology.known().is_some_and(|known| known != Deployment::Standalone)
+            && records.resources().is_none_or(|resources| resources.streams.any());
+        let mut extras = StoreExtras::default();
+        extras.events = pushes.then_some(self as &dyn EventStore);
+        extras.queue = Some(self);
+        extras.batch_renew = Some(self);
+        extras.batch = Some(self);
+        extras.remote = Some(self);
+        extras.admin = Some(self);
+        extras
+    }
+}
+
+#[async_trait]
+impl QueueStore for MongoStore {
+    async fn waiters(&self, claim: &Claim, timeout: Duration) -> Result<u32> {
+        waiters::waiters(&self.records, claim, timeout).await
+    }
+}
+
+#[async_trait]
+impl EventStore for MongoStore {
+    async fn subscribe(&self, watch: &Watch) -> Result<EventStream> {
+        watch::subscribe(&self.records, watch.provider).await
+    }
+}
+
+#[async_trait]
+impl BatchRenewStore for MongoStore {
+    fn renew_batch(&self) -> NonZeroUsize {
+        BATCH
+    }
+
+    async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
+        renew::renew_many(&self.records, renewals).await
+    }
+}
+
+#[async_trait]
+impl BatchStore for MongoStore {
+    fn acquire_batch(&self) -> NonZeroUsize {
+        acquire_batch(self.records.topology.known(), &self.records.if_missing)
+    }
+
+    async fn try_acquire_many(&self, attempts: &[Attempt]) -> Vec<Result<Reply>> {
+        batch::try_acquire_many(&self.records, attempts).await
+    }
+
+    async fn release_many(&self, releases: &[Release]) -> Vec<Result<ReleaseOutcome>> {
+        batch::release_many(&self.records, releases).await
+    }
+
     async fn withdraw_many(&self, claims: &[Claim], timeout: Duration) -> Vec<Result<()>> {
         batch::withdraw_many(&self.records, claims, timeout).await
+    }
+
+    fn may_gather(&self, attempt: &Attempt) -> bool {
+        batch::may_gather(&self.records, attempt, &self.records.if_missing)
+    }
+
+    fn may_gather_release(&self, release: &Release) -> bool {
+        batch::may_gather_release(release)
     }
 
     fn may_gather_withdrawal(&self, claim: &Claim) -> bool {
         batch::may_gather_withdrawal(claim)
     }
 
-    async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
-        renew::renew_many(&self.records, renewals).await
+    fn may_act_for(&self, claim: &Claim) -> Duration {
+        batch::may_act_for(&self.records, claim)
+    }
+}
+
+#[async_trait]
+impl RemoteStore for MongoStore {
+    fn lanes(&self) -> Option<Lanes> {
+        self.records.resources().map(|resources| resources.pool.lanes.clone())
     }
 
-    async fn waiters(&self, claim: &Claim, timeout: Duration) -> Result<u32> {
-        waiters::waiters(&self.records, claim, timeout).await
+    fn ensure_connected(&self, limit: Duration) -> Option<Connecting<'_>> {
+        let records = &self.records;
+        if records.topology.known().is_none() {
+            return Some(Box::pin(async move { records.deployment_within(Budget::new(limit)).await.map(drop) }));
+        }
+        let pool = &records.resources()?.pool;
+        if pool.reachability.is_certain() {
+            return None;
+        }
+        Some(Box::pin(server(records.database.client(), &pool.reachability, limit)))
     }
 
-    async fn subscribe(&self, watch: &Watch) -> Result<EventStream> {
-        watch::subscribe(&self.records, watch.provider).await
-    }
-
-    fn admin(&self) -> Option<&dyn LockAdmin> {
-        Some(self)
+    fn why_unanswered(&self, waited: Duration) -> Option<LockError> {
+        let Records { database, topology, .. } = &self.records;
+        let reachability = &self.records.resources()?.pool.reachability;
+        Some(left_unanswered(database.client(), reachability, topology.known(), waited))
     }
 
     async fn close(&self) -> Result<()> {
-        self.records.indexes.close().await;
+        self.records.indexes.close(self.records.request_timeout).await;
         Ok(())
     }
 }

@@ -14,10 +14,10 @@ use mongodb::options::{
 };
 
 use crate::index::Indexes;
+use crate::key_memory::KeyMemory;
 use crate::lease::Layout;
 use crate::numbers::checked_floor;
 use crate::provider::MongoProvider;
-use crate::recent_use::RecentUse;
 use crate::records::{IfMissing, Records};
 use crate::server_clock::ServerClock;
 use crate::store::MongoStore;
@@ -94,7 +94,7 @@ impl Common {
             calls_at_once: self.calls_at_once,
             min_ttl: self.min_ttl,
             resources: OnceLock::new(),
-            recent_use: RecentUse::default(),
+            key_memory: KeyMemory::default(),
             server_clock: ServerClock::default(),
             document_len: AtomicUsize::default(),
         };

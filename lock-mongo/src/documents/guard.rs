@@ -143,8 +143,9 @@ impl<T> DocumentGuard<T> {
     ///
     /// # Errors
     /// See [`CommitError`]: the lock had been lost, and the document is untouched; the change was
-    /// rejected; or the outcome is unknown after the request timeout. Until then the commit is
-    /// repeated. It has its own number, so that it is carried out once.
+    /// rejected; or the outcome is unknown after the request timeout. The commit is repeated until
+    /// then, and in the background until the lease expires. It has its own number, so that it is
+    /// carried out once.
     ///
     /// # Cancel safety
     /// When the future is dropped, the call in flight is finished in the background: the change may

@@ -38,8 +38,8 @@ pub enum CommitError {
         /// MongoDB's code, if it refused the change: 121 for a validator, 11000 for a unique index.
         code: Option<i32>,
     },
-    /// The change may or may not have been made; if so, once. If not, the lock is released in the
-    /// background.
+    /// The change may or may not have been made; if so, once. It is repeated in the background
+    /// until it is answered, or the lease has expired. In both cases the lock is free then.
     Unknown(LockError),
 }
 

@@ -80,7 +80,7 @@ impl Fence {
     ///         let booked = doc! { "$set": { "booked": true } };
     ///         let _ = Fence::of(guard)?.update_one(accounts, doc! { "_id": id }, booked).await?;
     ///     }
-    ///     let _ = both.release().await?;
+    ///     both.release().await?;
     ///     Ok(())
     /// }
     /// ```

@@ -70,7 +70,7 @@ pub type TransactionWork<'s, R> = Pin<Box<dyn Future<Output = mongodb::error::Re
 ///         Fenced::FencedOff { newest } => println!("the lock was lost to token {newest}"),
 ///         _ => println!("transferred"),
 ///     }
-///     let _ = guard.release().await?;
+///     guard.release().await?;
 ///     Ok(())
 /// }
 /// ```

@@ -8,7 +8,8 @@ use mongodb::bson::{Bson, Document, doc};
 
 use super::bound::{LATE, is_in_time};
 use super::grant_fields::Block;
-use super::holders::{HOLDERS, ID_OF, MARKER, TOKEN_OF};
+use super::holders::{HOLDERS, ID_OF, MARKER, SHARED, TAKES, TOKEN_OF};
+use super::plan::Step;
 use super::queue::{POSITION, block};
 use super::{
     CLOSED_UNTIL, Clock, EXPIRES_AT, EXTEND, ID, LOCK_ID, Layout, QUEUE, TAKE, TOKEN, TTL, WAIT, answer, later_by,
@@ -67,10 +68,25 @@ impl Layout {
         self.when(&queue, self.value(QUEUE).into())
     }
 
-    /// Makes the pipeline of the fast path of [`acquire`](Self::acquire): an unconditional grant.
-    /// The condition is in the filter, [`if_unused`](Self::if_unused).
-    pub(crate) fn take(&self, attempt: &Attempt, clock: Clock) -> Vec<Document> {
-        self.take_as(attempt, literal(attempt.claim.id().as_str()), self.next_block(attempt, clock))
+    /// Makes the fast path of [`acquire`](Self::acquire): a grant without a condition, of a record
+    /// without holder, ticket and minimum hold (R7), or a new one.
+    ///
+    /// A condition in the filter spares the server the expressions for all other cases. In those
+    /// cases the insertion collides with the record.
+    pub(crate) fn acquire_if_unused(&self, identity: Bson, attempt: &Attempt, clock: Clock) -> Step {
+        let id = literal(attempt.claim.id().as_str());
+        let pipeline = self.take_as(attempt, id, self.next_block(attempt, clock));
+        let projection = answer(doc! {
+            // A plain number or `true` would project a field of the document.
+            "granted": literal(true),
+            "token": self.value(TOKEN),
+            "tokens": literal(block(attempt)),
+            "remaining": literal(millis(attempt.ttl)),
+            "at": literal(-1_i64),
+            "waiting": literal(0_i64),
+            "now": { "$toLong": "$$NOW" },
+        });
+        Step { upsert: true, ..Step::new(self.without_use(self.record(identity)), pipeline, projection) }
     }
 
     fn take_as(&self, attempt: &Attempt, id: Bson, block: Block) -> Vec<Document> {
@@ -81,9 +97,8 @@ impl Layout {
     }
 
     /// Makes the pipeline of several attempts with the same mode and equal terms, the first one's
-    /// (R24): as
-    /// [`take`](Self::take), for records with these identities. The condition is in the filter,
-    /// [`all_unused`](Self::all_unused).
+    /// (R24): as [`acquire_if_unused`](Self::acquire_if_unused), for records with these identities.
+    /// The condition is in the filter, [`all_unused`](Self::all_unused).
     pub(crate) fn take_together(
         &self,
         attempts: &[&Attempt],
@@ -164,15 +179,6 @@ impl Layout {
         answer(doc! { "$let": { "vars": { "own": own }, "in": taken } })
     }
 
-    /// Returns the filter of a record without holder, ticket and minimum hold (R7). In an upsert it
-    /// inserts a new record with these nulls.
-    ///
-    /// A condition in the filter spares the server the expressions for all other cases. In those
-    /// cases the insertion collides with the record.
-    pub(crate) fn if_unused(&self, identity: Bson) -> Document {
-        self.without_use(self.record(identity))
-    }
-
     /// Returns the filter of those of the records that are without holder, ticket and minimum hold,
     /// and have had none of these tokens, while the server's clock is before `bound` (R24). A
     /// document that was never locked counts as such a record, unless it has nothing but its `_id`:
@@ -200,11 +206,6 @@ impl Layout {
         filter
     }
 
-    /// Projects the document after [`take`](Self::take) to a [`Taken`](super::Taken).
-    pub(crate) fn token_taken(&self) -> Document {
-        answer(doc! { "token": self.value(TOKEN), "now": { "$toLong": "$$NOW" } })
-    }
-
     /// Projects the document after [`acquire`](Self::acquire) to an
     /// [`AcquireReply`](super::AcquireReply), with the document itself if `with_document` is set
     /// and the lease is granted.
@@ -225,6 +226,12 @@ impl Layout {
                 ] },
                 "at": "$$at",
                 "waiting": { "$size": "$$live" },
+                // An exclusive ticket has none of these fields.
+                "met_modes": { "$or": [
+                    self.has_marker(),
+                    { "$ne": [format!("$$live.{SHARED}"), []] },
+                    { "$ne": [format!("$$live.{TAKES}"), []] },
+                ] },
                 "now": { "$toLong": "$$NOW" },
                 "since": self.first_of_block(),
             };

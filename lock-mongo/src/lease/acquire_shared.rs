@@ -100,7 +100,8 @@ impl Layout {
             // The first of the holders has expired. The others may have released by then.
             let changed = turn(earliest("$$held"));
             let beside = doc! { "$cond": [fits(mode, "$$held"), dead, changed] };
-            let until_turn = left(doc! { "$cond": [{ "$eq": ["$$held", []] }, opened, beside] });
+            let opens = doc! { "$cond": [{ "$eq": ["$$held", []] }, opened, beside] };
+            let until_turn = left(self.if_it_ends(opens));
             let own_end = of_own(EXPIRES_AT, of_lease(EXPIRES_AT));
             let mut found = doc! {
                 "granted": &granted,

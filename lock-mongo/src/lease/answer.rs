@@ -36,6 +36,9 @@ pub(crate) struct AcquireReply {
     /// How many others hold the key, if it is held in a mode that is not exclusive.
     #[serde(default)]
     pub(crate) others: i64,
+    /// Whether a holder or a waiter was not exclusive; only reported to an exclusive acquisition.
+    #[serde(default)]
+    pub(crate) met_modes: bool,
     /// Milliseconds since the epoch, by the server.
     pub(crate) now: i64,
     /// The document without the lease, if granted and requested.
@@ -53,15 +56,6 @@ pub(crate) struct Wrote {
     /// The document without the lease, if requested.
     #[serde(default)]
     pub(crate) document: Option<RawDocumentBuf>,
-}
-
-/// The answer to an acquisition that found the lease free.
-#[derive(Debug, Deserialize)]
-pub(crate) struct Taken {
-    /// The last token of the block.
-    pub(crate) token: i64,
-    /// Milliseconds since the epoch, by the server.
-    pub(crate) now: i64,
 }
 
 /// What one of several acquisitions has, after a batch.

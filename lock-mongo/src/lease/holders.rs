@@ -7,10 +7,11 @@
 //! Holders beside another `lockId` are left behind by such a process, and mean nothing.
 
 use distlock_api::Mode;
-use mongodb::bson::{Bson, Document, doc};
+use mongodb::bson::{Bson, DateTime, Document, doc};
 
 pub(super) use super::HOLDERS;
 use super::{EXPIRES_AT, LOCK_ID, Layout, META, OWNER, removed};
+use crate::numbers::NEVER;
 
 /// The holder of a key that is not held exclusively.
 pub(super) const MARKER: &str = "shared";
@@ -161,9 +162,14 @@ pub(super) fn unless_blank(text: impl Into<Bson>, otherwise: Bson) -> Bson {
     .into()
 }
 
-/// The latest expiry of some holders (R26).
+/// The latest expiry of some holders (R26). An end that never comes leaves the key held, and costs
+/// the other holders nothing (R32).
 pub(super) fn latest(holders: &str) -> Document {
-    doc! { "$max": format!("{holders}.{EXPIRES_AT}") }
+    let never = DateTime::from_millis(NEVER);
+    doc! { "$let": {
+        "vars": { "end": { "$max": format!("{holders}.{EXPIRES_AT}") } },
+        "in": { "$cond": [{ "$gt": ["$$end", never] }, never, "$$end"] },
+    } }
 }
 
 /// The earliest expiry of some holders.

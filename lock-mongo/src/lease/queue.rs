@@ -3,8 +3,7 @@
 //!
 //! A ticket contains everything that a release needs to grant to it: the acquisition, the number of
 //! tokens, the mode, and the duration of the lease. It is alive for its own `ttl` after it was last
-//! `seen`. Operations that change the queue also remove dead tickets, except the fast path to a
-//! ticket; all others skip them.
+//! `seen`. Operations that change the queue also remove dead tickets; all others skip them.
 //!
 //! A ticket that is removed leaves an empty place, a document without fields. Without it all later
 //! tickets would move, and the server would write all of them to its log, which the other members
@@ -34,7 +33,7 @@ pub(super) const LIVE: &str = "step.live";
 pub(super) const POSITION: &str = "step.position";
 
 /// The acquisition of a ticket.
-pub(super) const TICKET: &str = "id";
+const TICKET: &str = "id";
 const SEEN: &str = "seen";
 const TICKET_TTL: &str = "ttl";
 pub(super) const CLAIM: &str = "claim";
@@ -148,11 +147,8 @@ impl Layout {
             "vars": { "held": self.live_holders() },
             "in": { "$ifNull": [earliest("$$held"), self.opened()] },
         } };
-        self.until_turn_after(doc! { "$cond": [self.has_marker(), first, self.opened()] }, position, window)
-    }
-
-    /// Milliseconds until the position may take a lease that is free from then on.
-    pub(super) fn until_turn_after(&self, opened: Document, position: impl Into<Bson>, window: Duration) -> Document {
+        let opened = doc! { "$cond": [self.has_marker(), first, self.opened()] };
+        let opened = self.if_it_ends(opened);
         let turn = doc! { "$add": [opened, { "$multiply": [position.into(), bounded(window)] }] };
         doc! { "$max": [{ "$subtract": [turn, "$$NOW"] }, 0_i64] }
     }
@@ -338,7 +334,7 @@ pub(super) fn ends_of_tickets(tickets: &str, number: &Document) -> Document {
 
 /// Whether a ticket is alive. One that lacks a field, or has it in another form, counts as dead,
 /// because no release could grant to it. So does one with a time that no server has written (R32).
-pub(super) fn is_alive(ticket: &str) -> Document {
+fn is_alive(ticket: &str) -> Document {
     let of = |field| format!("{ticket}.{field}");
     let mut alive = vec![doc! { "$eq": [{ "$type": of(TICKET) }, "string"] }];
     alive.extend([CLAIM, BLOCK].map(|field| doc! { "$isNumber": of(field) }));
@@ -351,7 +347,7 @@ pub(super) fn is_alive(ticket: &str) -> Document {
 }
 
 /// A ticket of the acquisition, seen now.
-pub(super) fn new_ticket(attempt: &Attempt, ticket: &Ticket) -> Document {
+fn new_ticket(attempt: &Attempt, ticket: &Ticket) -> Document {
     let holder = &attempt.holder;
     let mut new = doc! {
         TICKET: literal(attempt.claim.id().as_str()),

@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
-use distlock_api::{AcquisitionId, FencingToken};
-use distlock_engine::store::Used;
+use distlock_api::{AcquisitionId, FencingToken, Mode};
+use distlock_engine::store::{Claim, Release, Used};
 use mongodb::bson::{Bson, Document, doc};
 
 use super::grant_head::RUN;
 use super::holders::{BLOCK_OF, GRANTS, HOLDERS, ID_OF, KEPT, MARKER, TOKEN_OF, is_exclusive, require_exclusive};
+use super::plan::{ConfirmedBy, Step};
 use super::queue::{HEAD, LIVE};
 use super::{
     ACQUIRED_AT, ADMIT, ANSWER, CLOSED_UNTIL, Clock, EXPIRED, EXPIRES_AT, ID, LAST_RELEASED, LOCK_ID, Layout, META,
@@ -26,13 +27,19 @@ pub(crate) enum NextHolders {
     OfAnyMode,
 }
 
-/// How the leases of a batch are held.
+/// How a lease is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Held {
     /// Exclusively.
     Alone,
     /// In a mode in which others may hold the key beside them (R25).
     Beside,
+}
+
+impl Held {
+    pub(crate) fn of(mode: Mode) -> Self {
+        if mode.is_exclusive() { Self::Alone } else { Self::Beside }
+    }
 }
 
 /// What a record keeps of a block of tokens.
@@ -51,11 +58,32 @@ pub(super) fn end_of_hold(began: impl Into<Bson>, hold: Duration) -> Document {
 }
 
 impl Layout {
-    /// Makes the pipeline of the fast path of [`release`](Self::release), for the filter
-    /// [`held_before`](Self::held_before). An exclusive lease is granted to the first waiter, and
-    /// to those after it that fit beside it (R28), or freed. It computes less while the next holder
-    /// waits.
-    pub(crate) fn pass(
+    /// Makes the release of a lease without waiters and other holders. The primary's word is enough
+    /// (R23).
+    pub(crate) fn release_without_waiter(&self, identity: Bson, claim: &Claim) -> Step {
+        let held = Held::of(claim.mode());
+        let filter = self.all_held_without_waiters(held, vec![identity], &[claim.id().as_str()]);
+        let pipeline = self.free_together(held, &[(claim.id(), claim.used())]);
+        // A plain `true` would project a field of the document.
+        let projection = answer(doc! { "released": literal(true), "is_unused": literal(true) });
+        Step { confirmed_by: ConfirmedBy::Primary, ..Step::new(filter, pipeline, projection) }
+    }
+
+    /// Makes the hand-over of an exclusive lease to such waiters.
+    ///
+    /// R23: the waiter's event comes when a majority has the grant. And a roll-back would open the
+    /// key before the end of a minimum hold (R13).
+    pub(crate) fn hand_over(&self, identity: Bson, release: &Release, next: NextHolders, clock: Clock) -> Step {
+        let Release { claim, hold_at_least, .. } = release;
+        let filter = self.held_before(next, identity, claim.id());
+        let pipeline = self.pass(claim.id(), claim.used(), *hold_at_least, next, clock);
+        Step::new(filter, pipeline, answer(doc! { "released": literal(true) }))
+    }
+
+    /// Makes the pipeline of a hand-over, for the filter [`held_before`](Self::held_before). An
+    /// exclusive lease is granted to the first waiter, and to those after it that fit beside it
+    /// (R28), or freed. It computes less while the next holder waits.
+    pub(super) fn pass(
         &self,
         id: &AcquisitionId,
         used: Used,
@@ -114,7 +142,6 @@ impl Layout {
         let mut change = doc! {};
         for (field, passed, admitted) in rows {
             let otherwise = match field {
-                HOLDERS | GRANTS => removed(),
                 QUEUE => self.live_queue(),
                 field => freed(field).unwrap_or_else(|| self.value(field).into()),
             };
@@ -128,7 +155,7 @@ impl Layout {
     }
 
     /// The fields of a freed lease, except the queue. A hand-over sets all of these fields, too.
-    fn freed(&self, id: Bson, used: BlockEnd, closed: Bson) -> [(&'static str, Bson); 9] {
+    fn freed(&self, id: Bson, used: BlockEnd, closed: Bson) -> [(&'static str, Bson); 11] {
         // The latest of these times, so that the TTL index removes no record that keeps its key
         // closed, or whose token the clock has not reached yet (R6).
         let mut ends = vec![Bson::from("$$NOW"), used.time];
@@ -136,6 +163,9 @@ impl Layout {
         let end = doc! { "$max": ends }.into();
         [
             (LOCK_ID, removed()),
+            // Beside an exclusive lease a process without modes has left them behind (R25).
+            (HOLDERS, removed()),
+            (GRANTS, removed()),
             (TOKEN, used.token),
             (TOKENS, used.length),
             (EXPIRES_AT, end),
@@ -159,7 +189,7 @@ impl Layout {
         BlockEnd { token, length, time }
     }
 
-    /// Makes the pipeline that frees the leases of
+    /// Makes the pipeline that frees the leases of the filter
     /// [`all_held_without_waiters`](Self::all_held_without_waiters). Of each block is known which
     /// token was used last, or of all the same less.
     pub(crate) fn free_together(&self, held: Held, releases: &[(&AcquisitionId, Used)]) -> Vec<Document> {
@@ -184,7 +214,6 @@ impl Layout {
         };
         let mut freed = Vec::from(self.freed(id.clone(), used, removed()));
         if held == Held::Beside {
-            freed.extend([HOLDERS, GRANTS].map(|field| (field, removed())));
             freed.push((RELEASED, self.released_too(id, RELEASED_BESIDE_OTHERS)));
         }
         vec![doc! { "$set": freed.into_iter().map(|(field, new)| (self.path(field), new)).collect::<Document>() }]
@@ -200,17 +229,6 @@ impl Layout {
 
     fn of_first_holder(&self, field: &str) -> Document {
         doc! { "$arrayElemAt": [self.value(&format!("{HOLDERS}.{field}")), 0] }
-    }
-
-    /// Makes the pipeline of the fast path of [`release`](Self::release), for the filter
-    /// [`held_without_waiters`](Self::held_without_waiters).
-    pub(crate) fn free(&self, id: &AcquisitionId, used: Used) -> Vec<Document> {
-        let change: Document = self
-            .freed(literal(id.as_str()), self.end_of_block(used), removed())
-            .into_iter()
-            .map(|(field, new)| (self.path(field), new))
-            .collect();
-        vec![doc! { "$set": change }]
     }
 
     /// Returns the last token of the present block that counts as used.
@@ -242,14 +260,6 @@ impl Layout {
         filter
     }
 
-    /// Returns the filter of the record, if the acquisition holds the lease, and there is no
-    /// ticket.
-    pub(crate) fn held_without_waiters(&self, identity: Bson, id: &AcquisitionId) -> Document {
-        let mut filter = self.held_record(identity, id);
-        filter.insert(self.path(QUEUE), Bson::Null);
-        filter
-    }
-
     /// Returns the filter of those of the records whose leases these acquisitions hold, unexpired,
     /// each without another holder and without a ticket. In a mode that is not exclusive their
     /// blocks are also the records' latest (R30).
@@ -271,13 +281,6 @@ impl Layout {
             }
         }
         filter
-    }
-
-    /// Projects the document after [`free`](Self::free), [`free_together`](Self::free_together) or
-    /// [`pass`](Self::pass) to a [`Released`](super::Released).
-    pub(crate) fn has_been_freed() -> Document {
-        // A plain `true` would project a field of the document.
-        answer(doc! { "released": literal(true) })
     }
 
     /// Projects the document after [`release`](Self::release) to a [`Released`](super::Released),

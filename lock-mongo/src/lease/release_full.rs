@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use distlock_api::{AcquisitionId, Mode};
-use distlock_engine::store::{Claim, Used};
+use distlock_engine::store::{Claim, Release, Used};
 use mongodb::bson::{Bson, Document, doc};
 
 use super::grant_head::RUN;
@@ -12,6 +12,7 @@ use super::holders::{
     BLOCK_OF, GRANTS, HOLDERS, ID_OF, KEPT, MARKER, TOKEN_OF, ids_of, is_exclusive, is_live, is_own, latest,
     mode_fields, require_exclusive, unless_blank,
 };
+use super::plan::Step;
 use super::queue::{HEAD, LIVE};
 use super::release_fast::{NextHolders, end_of_hold, number};
 use super::{
@@ -106,6 +107,23 @@ struct Conditions {
 }
 
 impl Layout {
+    /// Makes the release of a shared lease that leaves the others, or grants to the exclusive
+    /// waiter if there are none.
+    pub(crate) fn leave(&self, identity: Bson, release: &Release, clock: Clock) -> Step {
+        self.released_by(self.held_beside(identity, release.claim.id()), release, NextHolders::Exclusive, clock)
+    }
+
+    /// Makes the full path of a release.
+    pub(crate) fn release_full(&self, identity: Bson, release: &Release, clock: Clock) -> Step {
+        self.released_by(self.record(identity), release, NextHolders::OfAnyMode, clock)
+    }
+
+    fn released_by(&self, filter: Document, release: &Release, next: NextHolders, clock: Clock) -> Step {
+        let Release { claim, hold_at_least, .. } = release;
+        let leaving = Leaving::new(claim.id(), claim.mode(), claim.used(), *hold_at_least);
+        Step::new(filter, self.release(&leaving, next, clock), self.released(claim.id()))
+    }
+
     /// Makes the pipeline of a release. It removes the ticket of the acquisition first, because a
     /// release must not grant to itself. Then it removes the acquisition from the holders. If none
     /// is left, the lease is granted to the first waiter and to those after it that fit beside it,
@@ -204,7 +222,7 @@ impl Layout {
 
     /// Returns the filter of the record, if the acquisition holds the lease beside others, and the
     /// first ticket is exclusive, or there is none.
-    pub(crate) fn held_beside(&self, identity: Bson, id: &AcquisitionId) -> Document {
+    pub(super) fn held_beside(&self, identity: Bson, id: &AcquisitionId) -> Document {
         let mut filter = self.record(identity);
         filter.insert(self.path(LOCK_ID), MARKER);
         filter.insert(

@@ -79,8 +79,8 @@ impl MongoOnceBuilder {
         let indexes = Indexes::of_once(Duration::from_secs(self.keep_interrupted.as_secs()));
         let if_missing = IfMissing::InsertOwned { default: new_once(), filter: is_once() };
         let store = self.common.store(Layout::of_once(), if_missing, indexes)?;
-        let lease = self.common.engine.lease;
-        Ok(MongoOnce::new(DocumentLocks::new(self.common.provider(store)?), lease))
+        let (lease, name) = (self.common.engine.lease, self.common.engine.instrumented.clone());
+        Ok(MongoOnce::new(DocumentLocks::new(self.common.provider(store)?), lease, name))
     }
 
     /// Makes it, and [prepares](MongoOnce::prepare) the deployment.

@@ -17,6 +17,7 @@ use crate::bson::from_document;
 use crate::budget::Budget;
 use crate::calls::{BATCH, ChangeOptions, Failure, UpdateMany};
 use crate::error::Effect;
+use crate::lease::plan::Step;
 use crate::lease::{Forced, ForcedEntry, HolderState, Keyed, Layout, State, Victims};
 use crate::numbers::{checked_floor, millis, token};
 use crate::records::Records;
@@ -68,7 +69,7 @@ async fn force(records: &Records, key: &LockKey, victims: Victims<'_>, reason: &
             is_bounded: true,
             ..ChangeOptions::new(deployment, None, budget)
         };
-        records.change::<State>(filter.clone(), pipeline.clone(), layout.state(), options)
+        records.change::<State>(Step::new(filter.clone(), pipeline.clone(), layout.state()), options)
     };
     let before = match change().await {
         Err(Failure::Late) => change().await,

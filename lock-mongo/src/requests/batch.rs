@@ -19,9 +19,10 @@ use serde::Deserialize;
 use super::acquire::{grant, keep_document, try_acquire};
 use super::release::{batch_ends, has_ended, release, withdraw};
 use crate::budget::Budget;
-use crate::calls::{ConfirmedBy, WriteReply};
+use crate::calls::WriteReply;
 use crate::claim::claim_state;
 use crate::error::{Effect, failed_with, is_answer, is_unauthorized, refused, rejection, translate};
+use crate::lease::plan::ConfirmedBy;
 use crate::lease::{
     BatchTokens, Held, LATE, Leaving, Marked, NextHolders, TakenTogether, block, identity_index, last_of, token_at,
 };
@@ -39,10 +40,10 @@ const DOCUMENT_LEN: usize = 1 << 14;
 /// knows its server's clock. Where a floor is ahead of the clock, a batch would
 /// take no key twice. A batch inserts no document of the application's.
 pub(crate) fn may_gather(records: &Records, attempt: &Attempt, if_missing: &IfMissing) -> bool {
-    let key = attempt.claim.key().as_str();
+    let known = records.key_memory.known(attempt.claim.key().as_str());
     records.server_clock.not_before().is_some_and(|now| records.token_floor <= token_at(now))
-        && records.recent_use.was_free(key)
-        && (matches!(if_missing, IfMissing::InsertRecord | IfMissing::Fail) || records.recent_use.was_seen(key))
+        && known.was_free
+        && (matches!(if_missing, IfMissing::InsertRecord | IfMissing::Fail) || known.was_seen)
 }
 
 /// Makes attempts in one batch. Those that find their keys in use have done nothing, and are made
@@ -134,7 +135,7 @@ impl Taking<'_> {
     /// that the server's clock has not passed.
     async fn take(&mut self, attempts: &[Attempt], now: Duration) -> Result<()> {
         let Self { records, budget, .. } = *self;
-        let Records { layout, recent_use, .. } = records;
+        let Records { layout, key_memory, .. } = records;
         // A collection that cannot be used is refused.
         let deployment = records.deployment_within(budget).await?;
         // In documents a query follows, which brings the tokens, too.
@@ -154,12 +155,8 @@ impl Taking<'_> {
                     continue;
                 }
             };
-            let key = attempt.claim.key().as_str();
-            let is_new = matches!(records.if_missing, IfMissing::InsertRecord) && !recent_use.was_seen(key);
-            recent_use.mark_in_use(key);
-            if !attempt.claim.mode().is_exclusive() {
-                recent_use.mark_modes(key);
-            }
+            let known = key_memory.begin_use(attempt.claim.key().as_str());
+            let is_new = matches!(records.if_missing, IfMissing::InsertRecord) && !known.was_seen;
             sent.push(number);
             let fits = |group: &&mut Equal<'_>| group.are_new == is_new && have_equal_terms(group.attempts[0], attempt);
             match groups.iter_mut().find(fits) {
@@ -383,17 +380,19 @@ async fn update(
 /// Whether a release gains by going in a batch: of a lease that had no waiter, and no other holder,
 /// when it was granted.
 pub(crate) fn may_gather_release(release: &Release) -> bool {
-    let state = claim_state(&release.claim);
-    release.hold_at_least.is_none()
-        && state.was_alone.load(Ordering::Relaxed)
-        && !state.release_sent.load(Ordering::Relaxed)
+    release.hold_at_least.is_none() && claim_state(&release.claim).was_alone.load(Ordering::Relaxed)
 }
 
-/// Releases in one batch, by the fast path. What it does not free is released again, alone: it may
-/// have a waiter, or another holder.
+/// Releases in one batch, by the fast path. What it does not free, and no earlier one has freed, is
+/// released again, alone: it may have a waiter, or another holder.
 pub(crate) async fn release_many(records: &Records, releases: &[Release]) -> Vec<Result<ReleaseOutcome>> {
     if let [single] = releases {
         return vec![release(records, single).await];
+    }
+    // The fast path keeps no minimum hold (C25). The engine sends such a release alone: see
+    // `may_gather_release`.
+    if releases.iter().any(|release| release.hold_at_least.is_some()) {
+        return join_all(releases.iter().map(|single| release(records, single))).await;
     }
     let budget = Budget::new(releases.iter().map(|release| release.timeout).min().unwrap_or_default());
     let freed = free(records, releases, budget).await;
@@ -409,15 +408,14 @@ pub(crate) async fn release_many(records: &Records, releases: &[Release]) -> Vec
 /// Frees the leases that the claims hold and that have no waiter and no other holder. Returns
 /// whose.
 async fn free(records: &Records, releases: &[Release], budget: Budget) -> Result<HashSet<String>> {
-    let Records { layout, recent_use, .. } = records;
+    let Records { layout, key_memory, .. } = records;
     releases.iter().for_each(|release| claim_state(&release.claim).release_sent.store(true, Ordering::Relaxed));
     // Those whose last token is known go in one statement, and of the others those with the same
     // knowledge: see `Layout::free_together`.
     let known = |used: Used| if matches!(used, Used::UpTo(_)) { None } else { Some(used) };
     let mut groups = Vec::<((Held, Option<Used>), Vec<&Claim>)>::new();
     for Release { claim, .. } in releases {
-        let held = if claim.mode().is_exclusive() { Held::Alone } else { Held::Beside };
-        let of = (held, known(claim.used()));
+        let of = (Held::of(claim.mode()), known(claim.used()));
         match groups.iter_mut().find(|(group, _)| *group == of) {
             Some((_, claims)) => claims.push(claim),
             None => groups.push((of, vec![claim])),
@@ -444,7 +442,7 @@ async fn free(records: &Records, releases: &[Release], budget: Budget) -> Result
         released_by(records, claims(), budget).await.map_err(LockError::outcome_unknown)?
     };
     let keys = claims().filter(|claim| freed.contains(claim.id().as_str())).map(Claim::key);
-    keys.for_each(|key| recent_use.mark_free(key.as_str()));
+    keys.for_each(|key| key_memory.end_use(key.as_str()));
     Ok(freed)
 }
 
@@ -497,7 +495,7 @@ pub(crate) async fn withdraw_many(records: &Records, claims: &[Claim], timeout: 
                 return Ok(());
             }
             // It was free when the batch was sent.
-            records.recent_use.mark_free(claim.key().as_str());
+            records.key_memory.end_use(claim.key().as_str());
             now.clone().and_then(|now| has_ended(claim, ends, now))
         });
         answer.map_err(|error| error.with_key(claim.key().clone()))

@@ -26,8 +26,7 @@ pub(crate) async fn renew(records: &Records, renewal: &Renewal) -> Result<Standi
 ///
 /// One update extends the leases that may be extended, those of several holders of a key by a
 /// statement of its own. Only if these are not all, a query finds the others. For tickets, one
-/// update refreshes those that exist, and one query returns the state of each; for a single ticket
-/// one command does both.
+/// update refreshes those that exist, and one query returns the state of each.
 pub(crate) async fn renew_many(records: &Records, renewals: &[Renewal]) -> Vec<Result<Standing>> {
     let subjects: Vec<Result<RenewalTarget>> =
         renewals.iter().map(|renewal| RenewalTarget::of(renewal, &records.layout)).collect();

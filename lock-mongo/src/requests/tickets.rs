@@ -1,19 +1,14 @@
-//! Refreshes of many tickets by one update, and the state of each by one query (R15). That of a
-//! single ticket is one command.
+//! Refreshes of many tickets by one update, and the state of each by one query (R15).
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use distlock_api::{AcquisitionId, LockKey, Loss, Result};
 use distlock_engine::store::{Attempt, BusyReply, QueueStanding, Standing, StoreTime};
-use mongodb::bson::doc;
-use serde::Deserialize;
 
-use crate::bson::from_document;
 use crate::budget::Budget;
 use crate::calls::UpdateMany;
-use crate::error::{Refusal, refused, unmarked, unreadable};
-use crate::lease::{KeyTicket, KeyedTickets, Layout, Marked, TicketStates, identity_index, names, tickets_by_key};
+use crate::lease::{KeyTicket, KeyedTickets, Layout, TicketStates, identity_index, names, tickets_by_key};
 use crate::numbers::{millis, token};
 use crate::records::Records;
 
@@ -24,19 +19,13 @@ pub(super) type Standings = HashMap<AcquisitionId, Result<Standing>>;
 pub(super) async fn refresh(records: &Records, batch: &[KeyTicket], budget: Budget) -> Result<Standings> {
     let layout = &records.layout;
     let bound = records.bound(budget).await?;
-    if let [ticket] = batch {
-        if let Some(states) = refresh_one(records, batch, bound, budget).await? {
-            return Ok(HashMap::from([(ticket.id.clone(), standing(&states, 0, &ticket.id))]));
-        }
-    } else {
-        let update = UpdateMany {
-            filter: layout.refreshable(batch, bound),
-            change: layout.refresh().into(),
-            array_filters: vec![Layout::own_tickets(batch)],
-            hint: Some(identity_index()),
-        };
-        records.update_many(update, budget).await?;
-    }
+    let update = UpdateMany {
+        filter: layout.refreshable(batch, bound),
+        change: layout.refresh().into(),
+        array_filters: vec![Layout::own_tickets(batch)],
+        hint: Some(identity_index()),
+    };
+    records.update_many(update, budget).await?;
 
     let (filter, projection) =
         (layout.records(batch.iter().map(|ticket| ticket.identity.clone())), layout.ticket_states(batch));
@@ -57,42 +46,6 @@ pub(super) async fn refresh(records: &Records, batch: &[KeyTicket], budget: Budg
         })
     });
     Ok(standings.collect())
-}
-
-/// Refreshes a single ticket. Returns `None` if there is none.
-///
-/// The command is built here, because the driver would number it. The server keeps the record as it
-/// was after a numbered one, and a refresh would write a long queue each time.
-async fn refresh_one(
-    records: &Records,
-    batch: &[KeyTicket],
-    bound: Duration,
-    budget: Budget,
-) -> Result<Option<TicketStates>> {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Reply {
-        value: Option<Marked<TicketStates>>,
-        write_concern_error: Option<Refusal>,
-    }
-
-    let layout = &records.layout;
-    let command = doc! {
-        "findAndModify": records.collection.name(),
-        "query": layout.refreshable(batch, bound),
-        "update": layout.refresh(),
-        "arrayFilters": [Layout::own_tickets(batch)],
-        "fields": layout.ticket_states(batch),
-        "new": true,
-        "writeConcern": { "w": "majority" },
-        "maxTimeMS": budget.max_time_ms(),
-    };
-    let Reply { value, write_concern_error } =
-        from_document(records.run_once(command, budget).await??).map_err(unreadable)?;
-    if let Some(refusal) = write_concern_error {
-        return Err(refused(&refusal, true));
-    }
-    value.map(|found| found.answer.ok_or_else(unmarked)).transpose()
 }
 
 const GONE: Standing = Standing::Gone(Loss::Gone);

@@ -7,6 +7,7 @@ use mongodb::bson::Document;
 use crate::budget::Budget;
 use crate::calls::{ChangeOptions, Failure};
 use crate::error::{failed_with, rejection};
+use crate::lease::plan::Step;
 use crate::lease::{NO_SUB_DOCUMENT, WriteId, Wrote};
 use crate::records::Records;
 
@@ -68,10 +69,10 @@ pub(crate) async fn write(
     });
     let filter = layout.writable(identity.clone(), id);
     let options = ChangeOptions::new(deployment, Some(claim), budget);
-    match records.change::<Wrote>(filter, pipeline, layout.wrote(!releases), options).await {
+    match records.change::<Wrote>(Step::new(filter, pipeline, layout.wrote(!releases)), options).await {
         Ok(Some(wrote)) => {
             if wrote.is_free {
-                records.recent_use.mark_free(claim.key().as_str());
+                records.key_memory.end_use(claim.key().as_str());
             }
             return Ok(Some(wrote).filter(|wrote| wrote.applied));
         }

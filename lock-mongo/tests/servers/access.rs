@@ -37,6 +37,8 @@ const BOUND: Duration = Duration::from_secs(60);
 
 pub(crate) fn add(trials: &mut Trials) -> SharedServer {
     let server = Controlled::default();
+    // The longest first.
+    trials.add("one_cause_has_one_text", one_text(server.clone()));
     for privilege in ["find", "insert", "update"] {
         let name = format!("connect_and_the_first_lock_name_the_missing_{privilege}");
         trials.add(name, lacking(server.clone(), privilege));
@@ -51,7 +53,6 @@ pub(crate) fn add(trials: &mut Trials) -> SharedServer {
     trials.add("a_connection_string_suffices", connection_string(server.clone()));
     trials.add("an_unknown_authority_is_reported", unknown_authority());
     trials.add("servers_that_cannot_be_used_are_named", unusable_servers(server.clone()));
-    trials.add("one_cause_has_one_text", one_text(server.clone()));
     trials.add("blocked_writes_are_retryable", blocked_writes());
     trials.add("the_guide_names_the_tested_role", privileges_of_the_guide());
     trials.add("a_capped_collection_is_refused_without_listCollections", capped(server.clone()));
@@ -350,13 +351,20 @@ async fn connection_string(server: Controlled) {
     let error = MongoProvider::connect(uri("")).await.unwrap_err();
     is_denied(&error);
     assert!(error.to_string().contains("on the collection distlock.locks"), "{}", chain(&error));
-    for unusable in
-        ["", "localhost", "mongodb://user:p@ss@host/", "mongodb://host/?w=many&w=", "mongodb://h/?socketTimeoutMS=1"]
-    {
+    for unusable in [
+        "",
+        "localhost",
+        "mongodb://user:p@ss@host/",
+        "mongodb://user:p@ss/word@host/",
+        "mongodb://user:pa55/word@host/",
+        "mongodb://user:pa55%aé@host/",
+        "mongodb://host/?w=many&w=",
+        "mongodb://h/?socketTimeoutMS=1",
+    ] {
         let error = MongoProvider::connect(unusable).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidOptions, "{unusable}: {}", chain(&error));
-        assert!(error.to_string().contains("connection string") && error.source().is_some(), "{}", chain(&error));
-        assert!(!chain(&error).contains("p@ss"), "{}", chain(&error));
+        assert!(error.to_string().contains("connection string"), "{}", chain(&error));
+        assert!(!["p@ss", "pa55"].iter().any(|part| chain(&error).contains(part)), "{}", chain(&error));
         guide::lists(&error);
     }
 }
@@ -453,7 +461,7 @@ async fn one_text(server: Controlled) {
     ];
     let cases = cases.map(|(rest, text_part)| async move {
         let mut texts = Vec::new();
-        for limit in ["", "&serverSelectionTimeoutMS=300"] {
+        for limit in ["", "&serverSelectionTimeoutMS=3000"] {
             for error in unreachable(&format!("mongodb://{rest}{limit}")).await {
                 let answer = (error.kind(), error.phase(), error.is_outcome_unknown());
                 assert_eq!(answer, (ErrorKind::Unavailable, Some(Phase::Connect), false), "{rest}: {}", chain(&error));

@@ -249,7 +249,7 @@ async fn r31_a_machine_that_was_suspended_goes_on() {
         std::thread::sleep(2 * REQUEST);
         tokio::time::resume();
     };
-    let _ = locks.acquire("short").await.unwrap().release().await.unwrap();
+    locks.acquire("short").await.unwrap().release().await.unwrap();
     suspend();
     let short = locks.acquire("short").await.expect("it reads the server's clock again");
     suspend();

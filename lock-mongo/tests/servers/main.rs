@@ -18,6 +18,7 @@ mod pair;
 #[path = "../role/mod.rs"]
 mod role;
 
+use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,18 +69,20 @@ struct Trials {
 impl Trials {
     /// Adds a check that runs on the runtime of all.
     fn add(&mut self, name: impl Into<String>, check: impl Future<Output = ()> + Send + 'static) {
-        let runtime = self.runtime.clone();
+        let (runtime, check) = (self.runtime.clone(), Box::pin(check));
         self.trials.push(Trial::test(name, move || runtime.block_on(ended(check))));
     }
 
     /// Adds a check that has a runtime of one thread to itself.
     fn add_alone(&mut self, name: &str, check: impl Future<Output = ()> + Send + 'static) {
         let alone = || Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let check = Box::pin(check);
         self.trials.push(Trial::test(name, move || alone().block_on(ended(check))));
     }
 }
 
-async fn ended(check: impl Future<Output = ()> + Send + 'static) -> Result<(), Failed> {
+/// The future is boxed, so that what runs it is compiled once, and not for each check.
+async fn ended(check: Pin<Box<dyn Future<Output = ()> + Send>>) -> Result<(), Failed> {
     match tokio::spawn(timeout(LIMIT, check)).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(_)) => Err(Failed::from(format!("it hangs: it has not ended within {LIMIT:?}"))),

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use distlock_api::{Disposition, ErrorKind, LockError, LockFilter, LockProvider, LockProviderExt, RenewalPolicy};
 use distlock_engine::LeaseProvider;
-use distlock_engine::store::{Attempt, Claim, LeaseStore, QueueStanding, Release, Renewal};
+use distlock_engine::store::{
+    Attempt, BatchRenewStore, BatchStore, Claim, LeaseStore, QueueStanding, QueueStore, Release, Renewal,
+};
 use distlock_mongo::mongodb::Client;
 use distlock_mongo::mongodb::bson::{Document, doc};
 use distlock_mongo::mongodb::event::EventHandler;
@@ -245,7 +247,7 @@ async fn refused_callers_that_do_not_pause_cost_no_lease(world: World) {
         }
         // Longer than it would last without a renewal.
         let first = held.valid_until().unwrap();
-        while held.loss().is_none() && held.valid_until().unwrap() < first + 2 * ttl {
+        while held.loss().is_none() && held.valid_until().unwrap() < first + ttl {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         let _ = done.send(held.loss());

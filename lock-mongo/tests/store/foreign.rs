@@ -276,7 +276,7 @@ async fn made_again(world: &World, end: End) {
     timeout(Duration::from_secs(20), held.lost()).await.expect("its record is gone");
     let again = async {
         loop {
-            let _ = locks.acquire(key()).await.unwrap().release().await.unwrap();
+            locks.acquire(key()).await.unwrap().release().await.unwrap();
             sleep(Duration::from_millis(100)).await;
         }
     };

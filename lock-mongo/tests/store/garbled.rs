@@ -16,7 +16,8 @@ use distlock_api::{
 };
 use distlock_conformance::Level;
 use distlock_engine::store::{
-    Attempt, Claim, LeaseStore, ProviderId, Release, Renewal, Reply, Standing, StoreEvent, Watch,
+    Attempt, BatchRenewStore, BatchStore, Claim, EventStore, LeaseStore, ProviderId, QueueStore, Release, Renewal,
+    Reply, Standing, StoreEvent, Watch,
 };
 use distlock_mongo::mongodb::Collection;
 use distlock_mongo::mongodb::bson::oid::ObjectId;
@@ -40,6 +41,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, R32 a_waiter_behind_a_garbled_queue_gets_an_error);
     check!(checks, R32 a_ticket_that_never_dies_is_dead);
     check!(checks, R32 a_record_without_a_known_end_is_freed_by_force);
+    check!(checks, R32 a_holder_without_end_costs_the_others_nothing);
     check!(checks, R32 a_list_without_bound_disturbs_no_neighbour);
     check!(checks, R32 no_date_is_beyond_the_year_9999);
     check!(checks, alone R32 a_list_goes_on_by_one_record_at_a_time);
@@ -72,7 +74,7 @@ async fn no_value_in_a_record_ends_a_stream(world: World) {
     let place = Place::new(world.store_on(&world.client, &name), world.raw(&name), "");
     let watched = key();
     let me = ProviderId::random();
-    let mut events = LeaseStore::subscribe(&place.store, &Watch::provider(me)).await.expect("a stream");
+    let mut events = EventStore::subscribe(&place.store, &Watch::provider(me)).await.expect("a stream");
     let mut seen = admin(&place.store).watch().await.expect("a stream");
     let seed = number("DISTLOCK_GARBLED_SEED", fastrand::u64(..));
     let mut rng = Rng::with_seed(seed);
@@ -214,6 +216,37 @@ async fn a_record_without_a_known_end_is_freed_by_force(world: World) {
         let listed = admin(&store).page(&LockFilter::new().prefix(key.as_str()), None, NonZeroUsize::MIN).await;
         assert!(listed.expect("an answer")[0].unreadable.as_deref().is_some_and(|why| why.contains(field)));
         assert!(admin(&store).force_release(&key, "check").await.expect("an answer").is_some(), "{field} {end}");
+        granted(&store, &claim(&key), LONG).await;
+    }
+}
+
+/// The end of one reader is beyond the year 9999. Each change of the record computes the latest end
+/// of all.
+async fn a_holder_without_end_costs_the_others_nothing(world: World) {
+    let name = random_name("locks");
+    let store = world.store_on(&world.client, &name);
+    let reader = |key: &LockKey| claim(key).with_mode(Mode::Shared);
+    for leaves in [false, true] {
+        let key = key();
+        let [garbled, other, next] = [reader(&key), reader(&key), reader(&key)];
+        granted(&store, &garbled, LONG).await;
+        let token = granted(&store, &other, LONG).await.token;
+        let set = doc! { "$set": { "holders.0.expiresAt": DateTime::MAX } };
+        let _ = world.raw(&name).update_one(doc! { "_id": key.as_str() }, set).await.expect("an answer");
+        if leaves {
+            assert!(release(&store, &other).await.is_released());
+        } else {
+            assert_eq!(renew(&store, &other, token, LONG).await, Standing::Held { remaining: LONG });
+        }
+        granted(&store, &next, LONG).await;
+        for attempt in [Attempt::new(claim(&key), LONG), Attempt::new(claim(&key), LONG).with_ticket(ticket())] {
+            let error = store.try_acquire(&attempt).await.unwrap_err();
+            assert_eq!((error.kind(), error.key()), (ErrorKind::Corrupt, Some(&key)), "{error}");
+        }
+        let others = if leaves { vec![&next] } else { vec![&next, &other] };
+        for reader in others.into_iter().chain([&garbled]) {
+            assert!(release(&store, reader).await.is_released());
+        }
         granted(&store, &claim(&key), LONG).await;
     }
 }

@@ -24,12 +24,13 @@ use super::world::{LONG, World, random_name};
 
 /// How long a check waits for what has no bound of its own.
 const AT_LAST: Duration = Duration::from_secs(120);
-/// With one second, a lost batch of releases is half a second late: they are repeated one by one.
 const REQUEST: Duration = Duration::from_secs(2);
 /// How long a message takes to the server of the first provider, and as long back. Without that a
 /// hundred commands one after the other, each for one key, take no time worth mentioning.
 const FAR: Duration = Duration::from_millis(20);
 const KEYS: usize = 400;
+/// At the level standard.
+const MANY: usize = 2000;
 
 /// The calls that the fault hits.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -73,14 +74,19 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     let all = Level::from_env().expect("a level") >= Level::Standard;
     for calls in [Calls::Acquire, Calls::Release, Calls::Renew, Calls::AcquireAll, Calls::LockAll] {
         for way in [Way::ToServer, Way::ToClient] {
-            let case = Case { calls, keys: KEYS, way, request_timeout: REQUEST };
+            let case = |keys| Case { calls, keys, way, request_timeout: REQUEST };
             // What took longest before batches were withdrawn as batches.
             let is_quick = match calls {
                 Calls::Acquire | Calls::Release => way == Way::ToServer,
                 Calls::AcquireAll => way == Way::ToClient,
                 Calls::Renew | Calls::LockAll => false,
             };
-            if all || is_quick {
+            let keys: &[usize] = match (all, is_quick) {
+                (true, _) => &[MANY],
+                (false, true) => &[KEYS],
+                (false, false) => &[],
+            };
+            for case in keys.iter().copied().map(case) {
                 checks.add_heavy(&case.to_string(), move |world| half_open(world, case));
             }
         }
@@ -130,7 +136,7 @@ impl Parties {
             (meant, other, None)
         };
         for provider in [&meant, &other] {
-            let _ = provider.acquire("warm").await.unwrap().release().await.unwrap();
+            provider.acquire("warm").await.unwrap().release().await.unwrap();
         }
         let keys = keys.into_iter().map(|key| LockKey::new(key).unwrap()).collect();
         Self { case, proxy, _far: far, meant, documents, other, keys, lateness: Lateness::watch() }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use distlock_api::ReleaseOutcome::Released;
 use distlock_api::{AcquireOptions, ErrorKind, FencingToken, LockKey, Loss};
 use distlock_engine::store::{
-    Attempt, Claim, EventStream, LeaseStore, ProviderId, Release, Renewal, StoreEvent, Watch,
+    Attempt, Claim, EventStore, EventStream, LeaseStore, ProviderId, Release, Renewal, StoreEvent, Watch,
 };
 use distlock_mongo::mongodb::bson::{Document, doc};
 use distlock_mongo::{MongoProvider, MongoStore};
@@ -33,7 +33,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
 }
 
 async fn listen(store: &MongoStore, provider: ProviderId) -> EventStream {
-    LeaseStore::subscribe(store, &Watch::provider(provider)).await.expect("a stream")
+    EventStore::subscribe(store, &Watch::provider(provider)).await.expect("a stream")
 }
 
 async fn next(events: &mut EventStream) -> StoreEvent {
@@ -280,7 +280,7 @@ async fn hints_without_the_privilege(world: World) {
         // Both tries of the driver fail.
         let data = doc! { "failCommands": ["aggregate"], "appName": &app, "errorCode": code };
         world.admin(doc! { "configureFailPoint": "failCommand", "mode": { "times": 2 }, "data": data }).await;
-        let error = LeaseStore::subscribe(&store, &watch).await.err().expect("refused");
+        let error = EventStore::subscribe(&store, &watch).await.err().expect("refused");
         assert_eq!(error.kind(), kind, "{error:?}");
         world.admin(doc! { "configureFailPoint": "failCommand", "mode": "off" }).await;
     }
@@ -302,9 +302,9 @@ async fn silent_connection_ends_the_hints(world: World) {
 
 async fn hints_are_unsupported(world: World) {
     let store = world.store();
-    assert!(!store.capabilities().push, "not known yet");
-    let error = LeaseStore::subscribe(&store, &Watch::provider(ProviderId::random())).await.err().unwrap();
+    assert!(store.extras().events.is_none(), "not known yet");
+    let error = EventStore::subscribe(&store, &Watch::provider(ProviderId::random())).await.err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("standalone"), "{error}");
-    assert!(!store.capabilities().push && store.capabilities().queue && store.capabilities().token_blocks);
+    assert!(store.extras().events.is_none() && store.extras().queue.is_some() && store.capabilities().token_blocks);
 }

@@ -51,6 +51,7 @@ mod proxied;
 mod queue;
 mod removing;
 mod renewal;
+mod reports;
 mod runtimes;
 mod slow;
 mod streams;
@@ -61,6 +62,7 @@ mod world;
 
 use std::collections::HashSet;
 use std::future::Future;
+use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 
@@ -75,21 +77,26 @@ use world::World;
 
 /// How many checks share a server at once per processor, unless `--test-threads` is given. Most
 /// checks wait for a clock most of the time.
-const CHECKS_PER_PROCESSOR: usize = 4;
+const CHECKS_PER_PROCESSOR: usize = 8;
 /// How many servers of a topology there are for checks that disturb them.
-const DISTURBED: usize = 6;
+const DISTURBED: usize = 10;
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     let runtime = Arc::new(Builder::new_multi_thread().enable_all().build().expect("a runtime"));
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let at_once = arguments.test_threads.unwrap_or(processors * CHECKS_PER_PROCESSOR).max(1);
-    let mut needed = TOPOLOGIES.into_iter().filter(|_| !arguments.list).flat_map(|topology| [topology; 1 + DISTURBED]);
+    let level = Level::from_env().expect("a level");
+    // Below the level standard, what disturbs a server runs on replica sets only.
+    let disturbed =
+        |topology: Topology| if topology == Topology::Standalone && level < Level::Standard { 0 } else { DISTURBED };
+    let needed = TOPOLOGIES.into_iter().filter(|_| !arguments.list);
+    let mut needed = needed.flat_map(|topology| std::iter::repeat_n(topology, 1 + disturbed(topology)));
     // The first fetches what is needed.
     let mut servers =
         Vec::from_iter(needed.next().map(|first| runtime.block_on(MongoServer::start(first)).expect("a server")));
     servers.extend(runtime.block_on(try_join_all(needed.map(MongoServer::start))).expect("servers"));
-    let Trials { heavy, alone, others } = trials(&runtime, &servers, at_once);
+    let Trials { heavy, alone, others } = trials(&runtime, &servers, at_once, level);
     let one_by_one = Arguments { test_threads: Some(1), ..arguments.clone() };
     let of_heavy = libtest_mimic::run(&one_by_one, heavy);
     // A check that waits for its turn keeps no other one from running.
@@ -150,12 +157,21 @@ impl Names {
     }
 }
 
+/// A check, boxed before anything else sees its type: what runs a check is compiled once, and not
+/// for each of them.
+type Check = Box<dyn FnOnce(World) -> Running + Send>;
+type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+fn boxed<F: Future<Output = ()> + Send + 'static>(check: impl FnOnce(World) -> F + Send + 'static) -> Check {
+    Box::new(|world| Box::pin(check(world)))
+}
+
 /// Collects the checks of one topology.
 struct Checks<'a> {
     runtime: &'a Arc<Runtime>,
     /// The server that most checks share.
     shared: Site,
-    /// Those that a check has alone; the same one if the environment names it.
+    /// Those that a check has alone; the same one if there is no other.
     disturbed: Disturbed,
     /// How many checks share servers at once.
     places: Arc<Semaphore>,
@@ -179,6 +195,10 @@ impl Checks<'_> {
     }
 
     fn add<F: Future<Output = ()> + Send + 'static>(&mut self, name: &str, check: fn(World) -> F) {
+        self.push_shared(name, boxed(check));
+    }
+
+    fn push_shared(&mut self, name: &str, check: Check) {
         if self.names.leave_out(name) {
             return;
         }
@@ -193,6 +213,10 @@ impl Checks<'_> {
 
     /// Adds a check that disturbs the server for others.
     fn add_alone<F: Future<Output = ()> + Send + 'static>(&mut self, name: &str, check: fn(World) -> F) {
+        self.push_alone(name, boxed(check));
+    }
+
+    fn push_alone(&mut self, name: &str, check: Check) {
         if self.names.leave_out(name) {
             return;
         }
@@ -215,6 +239,10 @@ impl Checks<'_> {
         name: &str,
         check: impl FnOnce(World) -> F + Send + 'static,
     ) {
+        self.push_heavy(name, boxed(check));
+    }
+
+    fn push_heavy(&mut self, name: &str, check: Check) {
         if self.names.leave_out(name) {
             return;
         }
@@ -230,29 +258,30 @@ impl Checks<'_> {
     }
 }
 
-async fn run<F: Future<Output = ()> + Send + 'static>(
-    check: impl FnOnce(World) -> F,
-    world: World,
-) -> Result<(), Failed> {
+async fn run(check: Check, world: World) -> Result<(), Failed> {
     let (client, options) = world.connect(|_| ()).await;
     let world = World { client, options, ..world };
     tokio::spawn(check(world)).await.map_err(|error| Failed::from(panic_text(error)))
 }
 
 /// Returns the checks for the servers of each topology.
-fn trials(runtime: &Arc<Runtime>, servers: &[MongoServer], at_once: usize) -> Trials {
+fn trials(runtime: &Arc<Runtime>, servers: &[MongoServer], at_once: usize, level: Level) -> Trials {
     let places = Arc::new(Semaphore::new(at_once));
     let mut trials = Trials::default();
-    let mut names = Names { level: Level::from_env().expect("a level"), ..Names::default() };
+    let mut names = Names { level, ..Names::default() };
     for topology in TOPOLOGIES {
         let mut uris = servers.iter().filter(|server| server.topology() == topology).map(MongoServer::uri);
-        let [one, others @ ..] = [(); 1 + DISTURBED].map(|()| uris.next().unwrap_or("mongodb://127.0.0.1:1"));
+        let one = uris.next().unwrap_or("mongodb://127.0.0.1:1");
+        let others = Vec::from_iter(uris);
         let site = |uri| Site { world: runtime.block_on(World::new(uri, topology)), turns: Arc::default() };
         let shared = site(one);
-        let disturbed = if others.contains(&one) { vec![shared.clone()] } else { others.map(site).into() };
+        let is_the_only_one = others.is_empty() || others.contains(&one);
+        let disturbed = if is_the_only_one { vec![shared.clone()] } else { others.into_iter().map(site).collect() };
         let disturbed = Disturbed::new(disturbed);
         let places = Arc::clone(&places);
         let mut checks = Checks { runtime, shared, disturbed, places, names: &mut names, trials };
+        // The longest first.
+        once::add(&mut checks);
         lease::add(&mut checks);
         renewal::add(&mut checks);
         tokens::add(&mut checks);
@@ -272,6 +301,7 @@ fn trials(runtime: &Arc<Runtime>, servers: &[MongoServer], at_once: usize) -> Tr
         options::add(&mut checks);
         provider::add(&mut checks);
         runtimes::add(&mut checks);
+        reports::add(&mut checks);
         proxied::add(&mut checks);
         half_open::add(&mut checks);
         slow::add(&mut checks);
@@ -283,7 +313,6 @@ fn trials(runtime: &Arc<Runtime>, servers: &[MongoServer], at_once: usize) -> Tr
         removing::add(&mut checks);
         imitated::add(&mut checks);
         documents::add(&mut checks);
-        once::add(&mut checks);
         trials = checks.trials;
     }
     if names.left_out > 0 {

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use distlock_api::ReleaseOutcome::Released;
-use distlock_engine::store::{Claim, LeaseStore, Standing};
+use distlock_engine::store::{Claim, QueueStore, Standing};
 use distlock_mongo::mongodb::Collection;
 use distlock_mongo::mongodb::bson::{Bson, Document, doc};
 use distlock_mongo::mongodb::options::ReturnDocument;

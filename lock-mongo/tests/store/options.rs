@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use distlock_api::{ErrorKind, LockProviderExt};
+use distlock_api::{ErrorKind, LockProvider, LockProviderExt, Loss};
 use distlock_mongo::mongodb::IndexModel;
 use distlock_mongo::mongodb::bson::{Document, doc};
 use distlock_mongo::{DocumentLocks, MongoOnce, MongoProvider, MongoProviderBuilder};
@@ -15,6 +15,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, mistakes_are_reported_before_any_request);
     check!(checks, R6 purge_index_is_made_in_the_background);
     check!(checks, purge_index_with_other_options);
+    check!(checks, alone C24 close_does_not_wait_for_indexes);
     check!(checks, names);
     check!(checks, alone C20 a_ttl_below_the_latency_is_refused);
 }
@@ -64,6 +65,9 @@ async fn a_ttl_below_the_latency_is_refused(world: World) {
     }
     let commands = sent.take();
     assert!(commands.is_empty(), "{commands:?}");
+    // The time to connect would be the client's.
+    database.run_command(doc! { "ping": 1 }).await.unwrap();
+    let _ = sent.take();
     let short = MongoProvider::builder(database).collection(random_name("locks")).min_ttl(ttl).build().unwrap();
     // Whether it is held in time depends on the server, but it is asked.
     if let Err(error) = short.try_acquire("k").ttl(Duration::from_millis(200)).await {
@@ -96,6 +100,18 @@ async fn purge_index_is_made_in_the_background(world: World) {
     assert_eq!(index.get("expireAfterSeconds").unwrap().as_i32().map(i64::from), Some(3600));
     store.prepare().await.unwrap();
     assert_eq!(indexes(&world, &name).await.len(), 4);
+}
+
+/// They take as long as the server takes for a large collection.
+async fn close_does_not_wait_for_indexes(world: World) {
+    let app = random_name("app");
+    let (client, _) = world.connect(|options| options.app_name = Some(app.clone())).await;
+    world.fail(&app, "createIndexes", doc! { "blockConnection": true, "blockTimeMS": 10_000 }).await;
+    let locks = MongoProvider::builder(client.database("distlock_test")).collection(random_name("locks"));
+    let locks = locks.request_timeout(Duration::from_secs(1)).build().unwrap();
+    let held = locks.acquire("k").await.unwrap();
+    locks.close().await.unwrap();
+    assert_eq!(held.loss(), Some(Loss::Closed));
 }
 
 async fn purge_index_with_other_options(world: World) {

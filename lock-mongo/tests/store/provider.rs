@@ -6,17 +6,18 @@ use std::time::{Duration, Instant};
 
 use distlock_api::{LeaseOptions, LockProvider, LockProviderExt, Loss, RenewalPolicy};
 use distlock_engine::LeaseStore;
-use distlock_mongo::MongoProvider;
 use distlock_mongo::mongodb::bson::doc;
+use distlock_mongo::{MongoOnce, MongoProvider, close_all};
+use distlock_recipes::once::{OnceProvider, OnceProviderExt};
 
 use super::Checks;
-use super::world::{World, key, random_name};
+use super::world::{Sent, World, key, random_name};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, provider_locks_and_unlocks);
     check!(checks, provider_renews_and_reports_losses);
     check!(checks, the_builder_sets_lease_terms);
-    check!(checks, the_client_shuts_down_after_close);
+    check!(checks, close_all_closes_the_client_last);
     check!(checks, a_probe_finds_nothing_and_leaves_nothing);
     if checks.is_replica_set() {
         check!(checks, R20 the_holder_of_a_changed_record_renews_at_once);
@@ -55,7 +56,7 @@ async fn a_probe_finds_nothing_and_leaves_nothing(world: World) {
     distlock_conformance::probe(&store).await.unwrap();
     println!("the probe took {:?}", started.elapsed());
     let everything = distlock_api::LockFilter::new();
-    let held = store.admin().unwrap().page(&everything, None, NonZeroUsize::MAX).await.unwrap();
+    let held = store.extras().admin.unwrap().page(&everything, None, NonZeroUsize::MAX).await.unwrap();
     assert!(held.is_empty(), "{held:?}");
 }
 
@@ -82,8 +83,9 @@ async fn provider_locks_and_unlocks(world: World) {
 }
 
 /// The driver waits for all sessions and cursors, including those of providers that still exist.
-async fn the_client_shuts_down_after_close(world: World) {
-    let (client, _) = world.connect(|_| {}).await;
+async fn close_all_closes_the_client_last(world: World) {
+    let sent = Sent::default();
+    let (client, _) = world.connect(|options| options.command_event_handler = Some(sent.handler())).await;
     let name = random_name("locks");
     let providers = [(); 2].map(|()| {
         let builder = MongoProvider::builder(client.database("distlock_test")).collection(&name);
@@ -94,11 +96,17 @@ async fn the_client_shuts_down_after_close(world: World) {
     let waits = providers[1].acquire(&key).timeout(Duration::from_millis(1500));
     assert!(waits.await.is_err(), "it is held");
     drop(guard);
-    for provider in &providers {
-        provider.close().await.unwrap();
-    }
-    let shut_down = tokio::time::timeout(Duration::from_secs(10), client.shutdown());
-    shut_down.await.expect("nothing of the providers is left at the client");
+    let jobs = MongoOnce::builder(client.database("distlock_test")).collection(random_name("once")).build().unwrap();
+    let _work = jobs.once("job").await.unwrap().begun().unwrap();
+    let _held = providers[1].acquire(&key).await.unwrap();
+    sent.take();
+    close_all(client, [providers[0].close(), providers[1].close(), jobs.close()]).await.unwrap();
+    // Both leases are released, and then the client ends the sessions of the server.
+    let sent = sent.take();
+    let last = sent.iter().rposition(|command| !command.contains_key("endSessions")).expect("releases");
+    assert!(last + 1 < sent.len(), "the client is not shut down: {sent:?}");
+    assert_eq!(providers[1].accounting().abandoned, 0);
+    assert!(provider(&world, &name, LeaseOptions::new()).try_acquire(&key).await.unwrap().is_some());
     assert!(providers[0].acquire(&key).await.is_err());
 }
 

@@ -250,7 +250,7 @@ async fn half_open_batch(world: World, way: Way, text: &'static str) {
         if let Some(another) = another {
             assert!(another.release().await.unwrap().is_released());
         }
-        let _ = guard.release().await.unwrap();
+        guard.release().await.unwrap();
     }
     for (key, token) in keys.iter().zip(tokens) {
         let next = other.try_acquire(key).await.unwrap().expect("the key is not free after its release");
@@ -301,7 +301,7 @@ async fn an_outage(world: &World, request_timeout: Duration) {
     let proxy = FaultProxy::start(target).await.expect("a proxy");
     let (at, client) = (proxy.address(), behind(world, &proxy).await);
     let locks = provider_with(&client, &random_name("locks"), request_timeout);
-    let _ = locks.acquire(key()).timeout(SOON).await.unwrap().release().await.unwrap();
+    locks.acquire(key()).timeout(SOON).await.unwrap().release().await.unwrap();
     proxy.close().await;
     let names_the_cause = |error: &distlock_api::LockError| {
         let source = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
@@ -319,6 +319,6 @@ async fn an_outage(world: &World, request_timeout: Duration) {
     }
     let _back = FaultProxy::listen(at, target).await.expect("the same address");
     let again = locks.acquire(key()).timeout(SOON).await.expect("the server is back");
-    let _ = again.release().await.unwrap();
+    again.release().await.unwrap();
     locks.close().await.unwrap();
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use distlock_api::ReleaseOutcome::{AlreadyLost, Released};
 use distlock_api::{AcquireOptions, ErrorKind, FencingToken, Holder, LockKey, Loss};
 use distlock_engine::store::{
-    Attempt, BusyReply, Claim, Grant, LeaseStore, QueueStanding, Release, Renewal, Reply, Standing, Ticket,
+    Attempt, BatchRenewStore, BatchStore, BusyReply, Claim, Grant, LeaseStore, QueueStanding, QueueStore, Release,
+    Renewal, Reply, Standing, Ticket,
 };
 use distlock_mongo::MongoStore;
 use distlock_mongo::mongodb::bson::{Bson, DateTime, Document, doc};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use distlock_api::{FencingToken, Loss};
-use distlock_engine::store::{Grant, LeaseStore, Renewal, Standing};
+use distlock_engine::store::{BatchRenewStore, Grant, Renewal, Standing};
 
 use super::Checks;
 use super::world::{LONG, SHORT, World, admin, busy, claim, granted, key, opened, release, renew};
@@ -99,7 +99,7 @@ async fn mixed_batch(world: World) {
 
 async fn full_batch(world: World) {
     let store = world.store();
-    let size = store.capabilities().renew_batch.get();
+    let size = store.renew_batch().get();
     let mut batch = Vec::new();
     for _ in 0..size {
         let claim = claim(&key());

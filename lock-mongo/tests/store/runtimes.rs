@@ -29,13 +29,13 @@ const AT_ONCE: Duration = Duration::from_secs(3);
 const BOUND: Duration = Duration::from_secs(60);
 
 /// Blocks a thread that belongs to no runtime.
-async fn apart(work: impl FnOnce() + Send + 'static) {
+pub(super) async fn apart(work: impl FnOnce() + Send + 'static) {
     let thread = std::thread::spawn(work);
     tokio::task::spawn_blocking(|| thread.join()).await.unwrap().expect("no panic");
 }
 
 /// The runtime of one test.
-fn runtime() -> Runtime {
+pub(super) fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 

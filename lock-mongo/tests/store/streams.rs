@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use distlock_api::ReleaseOutcome::Released;
 use distlock_api::{ErrorKind, LeaseOptions, LockProvider, LockProviderExt, RenewalPolicy, Result};
-use distlock_engine::store::{Attempt, Claim, EventStream, LeaseStore, ProviderId, StoreEvent, Watch};
+use distlock_engine::store::{
+    Attempt, Claim, EventStore, EventStream, LeaseStore, ProviderId, RemoteStore, StoreEvent, Watch,
+};
 use distlock_mongo::mongodb::bson::{Document, doc};
 use distlock_mongo::mongodb::{Client, Database};
 use distlock_mongo::{DocumentLocks, MongoProvider, MongoStore, QueueOptions};
@@ -46,7 +48,7 @@ fn store(database: &Database, collection: &str) -> MongoStore {
 }
 
 async fn listen(store: &MongoStore, provider: ProviderId) -> EventStream {
-    LeaseStore::subscribe(store, &Watch::provider(provider)).await.expect("a stream")
+    EventStore::subscribe(store, &Watch::provider(provider)).await.expect("a stream")
 }
 
 /// The change streams that the server has open on a database.
@@ -454,7 +456,7 @@ async fn a_pool_of_one_keeps_its_lease(world: World) {
     assert!(waited.release().await.unwrap().is_released());
     tokio::time::sleep(Duration::from_secs(4)).await;
     assert_eq!(kept.loss(), None);
-    assert!(!one.store().capabilities().push);
+    assert!(one.store().extras().events.is_none());
     assert!(kept.release().await.unwrap().is_released());
     for provider in [one, other] {
         provider.close().await.unwrap();
@@ -494,7 +496,7 @@ async fn without_the_database_there_are_few_streams(world: World) {
     let b = listen(&stores[1], ProviderId::random()).await;
     let also_a = listen(&stores[0], ProviderId::random()).await;
     let watch = Watch::provider(ProviderId::random());
-    let error = LeaseStore::subscribe(&stores[2], &watch).await.err().expect("no third stream");
+    let error = EventStore::subscribe(&stores[2], &watch).await.err().expect("no third stream");
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
     // The stream of `a` was opened again for another provider; the old cursor is closed in the
     // background.

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use distlock_api::{ErrorKind, FencingToken, LockGuard, LockKey, LockProvider, LockProviderExt, Loss, Mode, Result};
-use distlock_engine::store::{Attempt, LeaseStore, Release, Renewal, Reply, Standing};
+use distlock_engine::store::{Attempt, BatchStore, LeaseStore, Release, Renewal, Reply, Standing};
 use distlock_mongo::mongodb::bson::{DateTime, doc};
 use distlock_mongo::{HandOff, MongoProvider};
 
@@ -76,12 +76,12 @@ async fn unused_tokens_are_given_back(world: World) {
     assert!(waiters.iter_mut().all(|waiter| waiter.now_or_never().is_none()), "polled, they wait for their turn");
     assert_eq!(state().await, (first.fencing_token().get() + 65_535, 65_536));
     let mut last = first.fencing_token().get();
-    let _ = first.release().await.unwrap();
+    first.release().await.unwrap();
     for waiter in waiters {
         let next = waiter.await.unwrap();
         assert_eq!(next.fencing_token().get(), last + 1, "handed on");
         last += 1;
-        let _ = next.release().await.unwrap();
+        next.release().await.unwrap();
     }
     assert_eq!(state().await, (last, 1), "only the tokens that were used");
 
@@ -91,7 +91,7 @@ async fn unused_tokens_are_given_back(world: World) {
     let waits = in_task(&other, &key);
     until_waiting(&locks, &key).await;
     let before = held.fencing_token();
-    let _ = held.release().await.unwrap();
+    held.release().await.unwrap();
     let passed = waits.await.unwrap().unwrap();
     assert!(passed.fencing_token() > before);
     drop(passed);
@@ -164,7 +164,9 @@ async fn a_record_is_kept_however_its_lease_ends(world: World) {
                 for claim in &claims {
                     match way {
                         "withdrawn" => store.withdraw(claim, LONG).await.unwrap(),
-                        "taken" => drop(store.admin().unwrap().force_release(claim.key(), "test").await.unwrap()),
+                        "taken" => {
+                            drop(store.extras().admin.unwrap().force_release(claim.key(), "test").await.unwrap());
+                        }
                         _ => assert!(release(&store, claim).await.is_released()),
                     }
                 }
@@ -198,7 +200,7 @@ async fn a_token_ahead_of_the_clock_keeps_no_waiter_out(world: World) {
             let remaining = queued(&store, &next).await.holder_remaining.unwrap();
             assert!(remaining <= HOLD, "the key opens in {remaining:?}");
         } else {
-            store.admin().unwrap().force_release(&key, "test").await.unwrap();
+            store.extras().admin.unwrap().force_release(&key, "test").await.unwrap();
         }
         let opens = queued(&store, &last).await.holder_remaining.unwrap();
         assert!(opens <= HOLD + Attempt::TURN_WINDOW, "the second waiter looks again in {opens:?}");

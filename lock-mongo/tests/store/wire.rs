@@ -1,7 +1,7 @@
 //! The commands: their number, their concerns, and their sessions.
 
 use distlock_api::LockKey;
-use distlock_engine::store::{Attempt, LeaseStore, Release, Renewal, Reply, Ticket};
+use distlock_engine::store::{Attempt, BatchRenewStore, LeaseStore, QueueStore, Release, Renewal, Reply, Ticket};
 use distlock_mongo::mongodb::bson::{Document, doc};
 use distlock_mongo::mongodb::options::{
     Acknowledgment, ClientOptions, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern,

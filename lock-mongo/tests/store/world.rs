@@ -176,7 +176,7 @@ pub(crate) async fn renew(store: &MongoStore, claim: &Claim, token: FencingToken
 }
 
 pub(crate) fn admin(store: &MongoStore) -> &dyn LockAdmin {
-    store.admin().expect("administration")
+    store.extras().admin.expect("administration")
 }
 
 /// Waits until the key is open, by the server's clock.

@@ -28,7 +28,7 @@ async fn documents_one_command_each(world: World) {
     let bank = Bank::on(&client, &super::random_name("accounts"));
     let locks = bank.locks();
     let (a, b, c) = (bank.open().await, bank.open().await, bank.open().await);
-    let _ = locks.lock(a.as_str()).await.unwrap().release().await.unwrap();
+    locks.lock(a.as_str()).await.unwrap().release().await.unwrap();
     sent.take();
 
     // Without the change stream, of which a provider has one.
@@ -94,7 +94,7 @@ async fn documents_busy_and_missing(world: World) {
     let next = waits.await.unwrap().unwrap();
     assert_eq!(next.owner, "$grace", "the document as it was when the lock was granted");
     assert!(next.fencing_token() > first);
-    let _ = next.release().await.unwrap();
+    next.release().await.unwrap();
     close(locks).await;
     close(others).await;
 }
@@ -109,7 +109,7 @@ async fn documents_plain_face(world: World) {
     assert!(provider.try_acquire(&id).await.unwrap().is_none(), "one lock");
     let info = provider.admin().unwrap().inspect(&locks.key(id.as_str()).unwrap()).await.unwrap().unwrap();
     assert_eq!((info.owner.as_deref(), info.token), (Some("ada"), guard.fencing_token()));
-    let _ = guard.release().await.unwrap();
+    guard.release().await.unwrap();
 
     let token = info.token;
     let plain = provider.acquire(&id).await.unwrap();
@@ -117,10 +117,10 @@ async fn documents_plain_face(world: World) {
     assert!(locks.try_lock(id.as_str()).await.unwrap().is_none());
     let error = provider.acquire("missing").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error:?}");
-    let _ = plain.release().await.unwrap();
+    plain.release().await.unwrap();
     let both = provider.acquire_all([&id, &other]).await.unwrap();
     assert!(locks.try_lock(other.as_str()).await.unwrap().is_none());
-    let _ = both.release().await.unwrap();
+    both.release().await.unwrap();
     assert_eq!(bank.read(&id).await, Account { _id: id.clone(), ..super::account(&id) });
 }
 
@@ -191,7 +191,7 @@ async fn documents_run(world: World) {
     assert!(brief.run(async |_| panic!("busy")).await.unwrap_err().is_not_granted());
     let error = others.try_lock("missing").run(async |_| panic!("missing")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
-    let _ = guard.release().await.unwrap();
+    guard.release().await.unwrap();
 
     // The work is dropped as soon as the lock is lost.
     let provider = others.provider();
@@ -227,7 +227,7 @@ async fn documents_run_several(world: World) {
     assert!(locks.try_lock_all(ids()).run(transfer).await.unwrap().is_none());
     let brief = locks.lock_all(ids()).timeout(ANSWERED);
     assert!(brief.run(transfer).await.unwrap_err().is_not_granted());
-    let _ = guard.release().await.unwrap();
+    guard.release().await.unwrap();
 
     // The work is dropped as soon as one of the locks is lost.
     let provider = others.provider();

@@ -86,7 +86,7 @@ async fn documents_are_locked_by_one_command(world: World) {
     // Without the documents, and on the same locks.
     let all = locks.provider().acquire_all(ids.iter().map(String::as_str)).await.unwrap();
     assert_eq!(names(&sent), ["update", "find"]);
-    let _ = all.release().await.unwrap();
+    all.release().await.unwrap();
     close(locks).await;
 }
 
@@ -135,7 +135,7 @@ async fn a_batch_leaves_the_lock_of_a_single_attempt(world: World) {
         for id in &ids {
             assert_eq!(comparable(bank.raw(id.as_str()).await), expected);
         }
-        let _ = one.release().await.unwrap();
+        one.release().await.unwrap();
         sent.take();
         release(all).await;
         assert_eq!(names(&sent), ["update"]);

@@ -29,7 +29,7 @@ async fn bank_of_app(world: &World) -> (Bank, String) {
     let (client, _) = world.connect(|options| options.app_name = Some(app.clone())).await;
     let bank = Bank::on(&client, &random_name("accounts"));
     let id = bank.open().await;
-    let _ = bank.locks().lock(id).await.unwrap().release().await.unwrap();
+    bank.locks().lock(id).await.unwrap().release().await.unwrap();
     (bank, app)
 }
 

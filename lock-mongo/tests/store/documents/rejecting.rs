@@ -42,7 +42,7 @@ async fn documents_validator(world: World) {
 
     let guard = locks.lock(id.as_str()).await.unwrap();
     let kept: Box<dyn std::error::Error + Send + Sync> = guard.commit(overdrawn()).await.unwrap_err().into();
-    let _ = others.lock(id.as_str()).timeout(Duration::from_secs(20)).await.unwrap().release().await.unwrap();
+    others.lock(id.as_str()).timeout(Duration::from_secs(20)).await.unwrap().release().await.unwrap();
     assert!(kept.downcast_ref().is_some_and(CommitError::is_rejected), "an error that is kept locks nothing");
     // The guard that a rejected commit returns is renewed.
     let every = RenewalPolicy::Every(Duration::from_secs(1));

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::batch::{attempt, comparable, take};
+use distlock_engine::store::BatchStore;
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, R24 a_batch_grants_in_each_mode);

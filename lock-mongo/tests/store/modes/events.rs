@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use distlock_api::ReleaseOutcome::Released;
 use distlock_api::{LockAdmin, LockEvent, LockEvents, LockKey, Loss, Mode};
-use distlock_engine::store::{Claim, EventStream, Grant, LeaseStore, ProviderId, Release, Reply, StoreEvent, Watch};
+use distlock_engine::store::{
+    Claim, EventStore, EventStream, Grant, LeaseStore, ProviderId, Release, Reply, StoreEvent, Watch,
+};
 use distlock_mongo::MongoStore;
 use futures_util::TryStreamExt;
 
@@ -31,7 +33,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
 const REMARKS: [usize; 2] = [0, 40];
 
 async fn listen(store: &MongoStore, provider: ProviderId) -> EventStream {
-    LeaseStore::subscribe(store, &Watch::provider(provider)).await.expect("a stream")
+    EventStore::subscribe(store, &Watch::provider(provider)).await.expect("a stream")
 }
 
 async fn next(events: &mut EventStream) -> StoreEvent {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use distlock_api::ReleaseOutcome::Released;
-use distlock_engine::store::{Attempt, LeaseStore, Release, Renewal, Standing};
+use distlock_engine::store::{Attempt, LeaseStore, QueueStore, Release, Renewal, Standing};
 use distlock_mongo::mongodb::bson::doc;
 
 use super::{claim_in, holders, permits, reader};

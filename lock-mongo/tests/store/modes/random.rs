@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use distlock_api::ReleaseOutcome::{AlreadyLost, Released};
 use distlock_api::{AcquisitionId, LockKey, Mode};
-use distlock_engine::store::{Attempt, Claim, LeaseStore, QueueStanding, Release, Renewal, Reply, Standing};
+use distlock_engine::store::{
+    Attempt, BatchStore, Claim, LeaseStore, QueueStanding, Release, Renewal, Reply, Standing,
+};
 use distlock_mongo::MongoStore;
 use distlock_mongo::mongodb::bson::{Bson, DateTime, Document, doc};
 
@@ -175,7 +177,9 @@ impl Run {
         let (claim, _) = self.claims[slot].clone();
         let hold = fastrand::u8(0..6) == 0 && !claim.mode().is_exclusive();
         self.log.note(format!("release {slot} {} {} hold={hold}", claim.id(), claim.mode()));
-        let mut release = Release::new(claim.clone());
+        // Without what its acquisition has met, another path is tried.
+        let releasing = if fastrand::bool() { claim.clone() } else { twin(&claim).with_mode(claim.mode()) };
+        let mut release = Release::new(releasing);
         if hold {
             release = release.with_hold_at_least(LONG * 2);
         }
@@ -194,10 +198,7 @@ impl Run {
             }
             None
         } else {
-            // A process that has met no modes of the key hands over by another fast path.
-            let new = self.world.store_on(&self.world.client, &self.name);
-            let store = if fastrand::bool() { &self.store } else { &new };
-            Some(store.release(&release).await.expect("an answer"))
+            Some(self.store.release(&release).await.expect("an answer"))
         };
         let own = self.model.own(claim.id()).cloned();
         if let Some(outcome) = outcome {

@@ -2,7 +2,7 @@
 
 use distlock_api::ReleaseOutcome::Released;
 use distlock_api::{FencingToken, Loss, Mode};
-use distlock_engine::store::{LeaseStore, QueueStanding, Renewal, Standing};
+use distlock_engine::store::{BatchRenewStore, LeaseStore, QueueStanding, QueueStore, Renewal, Standing};
 
 use super::{claim_in, holders, permits, reader, watched_store};
 use crate::Checks;

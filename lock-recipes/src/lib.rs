@@ -46,7 +46,7 @@
 //! |---|---|
 //! | `idempotency` | the module `idempotency` |
 //! | `axum` | the same with keys that count per route |
-//! | `metrics` | counters and waits of idempotent requests, through the `metrics` facade |
+//! | `metrics` | answers of `once`, counters and waits of idempotent requests, candidates and terms of leaderships, through the `metrics` facade |
 
 pub mod contract;
 mod exclusive;

@@ -69,6 +69,7 @@ fn append(data: &mut BytesMut, mut chunk: impl Buf) {
 #[derive(Debug)]
 pub(super) enum Unread {
     TooLong,
+    TooSlow,
     Failed(Box<dyn StdError + Send + Sync>),
 }
 
@@ -78,7 +79,10 @@ where
     B: Body<Error: Into<Box<dyn StdError + Send + Sync>>>,
 {
     let mut body = pin!(body);
-    let mut data = BytesMut::new();
+    // Memory that is reserved and not written to costs nothing, and growing would take up to twice
+    // the length.
+    let expected = usize::try_from(body.size_hint().lower()).unwrap_or(limit).min(limit);
+    let mut data = BytesMut::with_capacity(expected);
     while let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
         let frame = frame.map_err(|error| Unread::Failed(error.into()))?;
         if let Ok(chunk) = frame.into_data() {

@@ -4,15 +4,18 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use distlock_api::{AcquireOptions, Wait};
 use http::request::Parts;
 use http::{HeaderName, Method, StatusCode};
 
 use super::policy::{AfterAnswer, KEPT_HEADERS};
 use super::refusal::{Answers, Refusal};
+use super::tally::Limits;
 use crate::once::{Fingerprint, OnceOptions};
 
 pub(super) type Who = dyn Fn(&Parts) -> Result<String, Refusal> + Send + Sync;
+pub(super) type Content = dyn Fn(&Parts, &Bytes) -> Bytes + Send + Sync;
 type After = dyn Fn(StatusCode) -> AfterAnswer + Send + Sync;
 
 #[derive(Clone)]
@@ -26,6 +29,11 @@ pub(super) struct Config {
     pub(super) acquire: AcquireOptions,
     /// How many requests with one key may wait.
     pub(super) max_waiters: usize,
+    pub(super) limits: Limits,
+    /// For the whole body of a request.
+    pub(super) read_timeout: Duration,
+    /// What of a request besides its path and query tells it from others, if not the usual.
+    pub(super) content: Option<Arc<Content>>,
     pub(super) keep: Duration,
     pub(super) run_interrupted_again: bool,
     pub(super) cancel_on_disconnect: bool,
@@ -47,6 +55,9 @@ impl Config {
             methods: Arc::new([Method::POST, Method::PATCH]),
             acquire: AcquireOptions::new().with_wait(Wait::UpTo(Duration::from_secs(5))),
             max_waiters: 100,
+            limits: Limits { total: 256, per_client: 64 },
+            read_timeout: Duration::from_secs(30),
+            content: None,
             keep: OnceOptions::DEFAULT_KEEP,
             run_interrupted_again: false,
             cancel_on_disconnect: false,
@@ -77,6 +88,8 @@ impl fmt::Debug for Config {
             .field("methods", &self.methods)
             .field("acquire", &self.acquire)
             .field("max_waiters", &self.max_waiters)
+            .field("limits", &self.limits)
+            .field("read_timeout", &self.read_timeout)
             .field("keep", &self.keep)
             .field("run_interrupted_again", &self.run_interrupted_again)
             .field("cancel_on_disconnect", &self.cancel_on_disconnect)

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use distlock_api::{ErrorKind, LockError};
+use distlock_api::LockError;
+use distlock_api::style::is_outage;
 use http::request::Parts;
 use http::{Request, Response};
 use http_body::Body;
 use tokio::task::{JoinError, JoinHandle};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tower_service::Service;
 use tracing::{Instrument, Span};
 
@@ -21,7 +22,7 @@ use super::fingerprint::fingerprint;
 use super::handed::IdempotentRun;
 use super::refusal::{Reason, Refusal};
 use super::shared::{Keys, NOT_COVERED, Shared, mark, path};
-use super::tally::Event;
+use super::tally::{Event, Place};
 use super::work::work;
 use crate::once::{Once, OnceGuard, OnceOptions};
 
@@ -41,7 +42,7 @@ pub(super) async fn serve<S, B, RB>(
     mut service: S,
     parts: Parts,
     body: B,
-    keys: Keys,
+    (keys, place): (Keys, Place),
     shared: Arc<Shared>,
 ) -> Result<Response<IdempotencyBody<RB>>, S::Error>
 where
@@ -51,8 +52,10 @@ where
     B: Body<Data: Send, Error: Into<Box<dyn StdError + Send + Sync>>> + From<Bytes> + Send + 'static,
     RB: Body<Error: Send> + Send + 'static,
 {
-    let body = match read_request(body, shared.config.max_request_body).await {
+    let reading = read_request(body, shared.config.max_request_body);
+    let body = match timeout(shared.config.read_timeout, reading).await.unwrap_or(Err(Unread::TooSlow)) {
         Ok(body) => body,
+        Err(Unread::TooSlow) => return Ok(shared.refuse(&Refusal::new(Reason::BodyTooSlow))),
         Err(Unread::TooLong) => return Ok(shared.refuse(&Refusal::new(Reason::BodyTooLong))),
         Err(Unread::Failed(error)) => {
             return Ok(shared.refuse(&Refusal::new(Reason::BodyUnreadable).with_source(error)));
@@ -77,7 +80,7 @@ where
             let working = work(service, request, guard, shared.clone());
             let task = async move {
                 let result = working.await;
-                drop(running);
+                drop((running, place));
                 result
             };
             let task = tokio::spawn(task.in_current_span());
@@ -95,8 +98,8 @@ where
 }
 
 /// Queries the store, and begins the work if it is to be begun.
-async fn admit<RB: Body>(parts: &Parts, body: &[u8], keys: &Keys, shared: &Shared) -> Result<Admission<RB>, Refusal> {
-    let options = shared.config.once(fingerprint(path(parts), parts.uri.query(), body));
+async fn admit<RB: Body>(parts: &Parts, body: &Bytes, keys: &Keys, shared: &Shared) -> Result<Admission<RB>, Refusal> {
+    let options = shared.config.once(fingerprint(parts, path(parts), body, shared.config.content.as_deref()));
     let since = Instant::now();
     let answer = once(keys, options, shared).await;
     let wait = since.elapsed();
@@ -136,16 +139,10 @@ async fn once(keys: &Keys, options: OnceOptions, shared: &Shared) -> Option<Resu
     match poll_fn(|cx| Poll::Ready(answer.as_mut().poll(cx))).await {
         Poll::Ready(answer) => Some(answer),
         Poll::Pending => {
-            let _waiting = waiters.enter(&keys.record, limit)?;
+            let _waiting = waiters.enter(keys.record.clone(), limit)?;
             Some(answer.await)
         }
     }
-}
-
-/// Whether the store gave no answer. An error that it answers with is no outage. Neither is a
-/// closed provider: its process is shutting down, and should not begin more work.
-fn is_outage(error: &LockError) -> bool {
-    matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable)
 }
 
 fn admission_of<RB: Body>(answer: Once, shared: &Shared) -> Result<Admission<RB>, Refusal> {

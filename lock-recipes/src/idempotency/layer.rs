@@ -64,7 +64,8 @@ impl IdempotencyLayer {
     }
 
     /// Sets how long an outcome is kept, in whole milliseconds. Defaults to one day. At most
-    /// [`OnceOptions::MAX_KEEP`](crate::once::OnceOptions::MAX_KEEP). Tell clients.
+    /// [`OnceOptions::MAX_KEEP`](crate::once::OnceOptions::MAX_KEEP). Clients are told in whole
+    /// seconds, by the header `Idempotency-Keep` of each answer that is kept.
     #[must_use]
     pub fn keep(mut self, keep: Duration) -> Self {
         self.config.keep = keep;
@@ -86,6 +87,64 @@ impl IdempotencyLayer {
     #[must_use]
     pub fn max_waiters_per_key(mut self, waiters: usize) -> Self {
         self.config.max_waiters = waiters.max(1);
+        self
+    }
+
+    /// Limits how many requests with a key this layer has at the same time, at least one: those
+    /// whose body is being read, those that wait, and those that are processed. A further one is
+    /// refused with [`Reason::Full`]. Defaults to 256.
+    ///
+    /// A handler counts until it has ended, also after its client has gone. A limit outside, such
+    /// as tower's `ConcurrencyLimit`, does not see such handlers: set this limit in its place.
+    /// Memory for bodies is bounded by this number times
+    /// [`max_request_body`](Self::max_request_body).
+    #[must_use]
+    pub fn max_requests(mut self, requests: usize) -> Self {
+        self.config.limits.total = requests.max(1);
+        self
+    }
+
+    /// Limits how many of these requests are of one client, at least one. A further one is refused
+    /// with [`Reason::ClientLimit`]. Defaults to 64, a quarter of
+    /// [`max_requests`](Self::max_requests).
+    ///
+    /// The client is the one that the closure of [`new`](Self::new) returns. With
+    /// [`for_everyone`](Self::for_everyone) it is the address of the connection's peer, with the
+    /// feature `axum` and if the server provides it
+    /// (`into_make_service_with_connect_info::<SocketAddr>()`); otherwise only the limit for all
+    /// counts. The addresses of an IPv6 network of 64 bits are one client.
+    #[must_use]
+    pub fn max_requests_per_client(mut self, requests: usize) -> Self {
+        self.config.limits.per_client = requests.max(1);
+        self
+    }
+
+    /// Sets how long the body of a request may take to arrive. A slower one is refused with
+    /// [`Reason::BodyTooSlow`] (408). Defaults to 30 s.
+    #[must_use]
+    pub fn read_timeout(mut self, timeout: Duration) -> Self {
+        self.config.read_timeout = timeout;
+        self
+    }
+
+    /// Sets what of a request, besides its path and its query, tells it from others with the same
+    /// key. A duplicate for which the function returns other bytes is refused with
+    /// [`Reason::KeyReused`]. The store has a digest of them.
+    ///
+    /// Defaults to the host without its port, the content type, and the body byte by byte. The
+    /// boundary of a multipart form does not count, because clients choose another one for each
+    /// try; its parts do.
+    ///
+    /// ```
+    /// use distlock_memory::MemoryOnce;
+    /// use distlock_recipes::idempotency::IdempotencyLayer;
+    ///
+    /// // One service under several names: a retry may go to another one of them.
+    /// let layer = IdempotencyLayer::for_everyone(MemoryOnce::new()).fingerprint(|_, body| body.clone());
+    /// ```
+    #[must_use]
+    pub fn fingerprint(mut self, content: impl Fn(&Parts, &Bytes) -> Bytes + Send + Sync + 'static) -> Self {
+        self.config.content = Some(Arc::new(content));
         self
     }
 
@@ -155,9 +214,14 @@ impl IdempotencyLayer {
         self
     }
 
-    /// Sets which headers of an answer are kept. Defaults to `Cache-Control`,
-    /// `Content-Disposition`, `Content-Encoding`, `Content-Language`, `Content-Location`,
-    /// `Content-Type`, `ETag`, `Last-Modified`, `Link` and `Location`.
+    /// Sets which headers of an answer are kept. Defaults to those that describe it (`Allow`,
+    /// `Cache-Control`, `Content-Disposition`, `Content-Encoding`, `Content-Language`,
+    /// `Content-Location`, `Content-Type`, `ETag`, `Last-Modified`, `Link`, `Location`, `Vary`,
+    /// `WWW-Authenticate`) and those that a browser needs to handle it safely
+    /// (`Content-Security-Policy`, also with `-Report-Only`; `Cross-Origin-Embedder-Policy`,
+    /// `Cross-Origin-Opener-Policy`, `Cross-Origin-Resource-Policy`, `Permissions-Policy`,
+    /// `Referrer-Policy`, `Strict-Transport-Security`, `X-Content-Type-Options`,
+    /// `X-Frame-Options`).
     #[must_use]
     pub fn kept_headers(mut self, names: impl IntoIterator<Item = HeaderName>) -> Self {
         self.config.kept_headers = names.into_iter().collect();
@@ -191,8 +255,8 @@ impl IdempotencyLayer {
     /// Sets the name of the layer in spans and metrics, such as `payments`. Defaults to
     /// `idempotency`.
     #[must_use]
-    pub fn class(mut self, class: impl Into<Arc<str>>) -> Self {
-        self.config.class = class.into();
+    pub fn class(mut self, class: impl AsRef<str>) -> Self {
+        self.config.class = class.as_ref().into();
         self
     }
 

@@ -49,8 +49,8 @@
 //! 1. POST and PATCH are covered ([`methods`](IdempotencyLayer::methods)). A request without the
 //!    header passes, or is refused if the key is [`required`](IdempotencyLayer::required). Without
 //!    `required`, handlers take `Option<Extension<IdempotentRun>>`.
-//! 2. The body is read, up to 1 MiB ([`max_request_body`](IdempotencyLayer::max_request_body)).
-//!    Trailers are dropped.
+//! 2. The body is read, up to 1 MiB ([`max_request_body`](IdempotencyLayer::max_request_body))
+//!    within 30 s ([`read_timeout`](IdempotencyLayer::read_timeout)). Trailers are dropped.
 //! 3. The store is queried. A new request is begun. A duplicate of one that is done gets its
 //!    answer. A duplicate of one that is under way waits for it up to 5 s
 //!    ([`wait_up_to`](IdempotencyLayer::wait_up_to)); at most 100 of them do at each replica
@@ -72,16 +72,25 @@
 //! matched one with the feature `axum`, such as `/orders/{id}/pay`, otherwise the path. All parts
 //! are escaped, so no client can spell a key of another scope.
 //!
-//! Within its scope a key belongs to one request: to its path, query and body, byte by byte. A
-//! request that differs is refused with [`Reason::KeyReused`]. The store has a digest (SHA-256) of
-//! them, not the request.
+//! Within its scope a key belongs to one request: to its path, query, host, content type and body.
+//! A request that differs is refused with [`Reason::KeyReused`]. The boundary of a multipart form
+//! may differ, because each try has another one. [`fingerprint`](IdempotencyLayer::fingerprint)
+//! changes what counts. The store has a digest (SHA-256) of it, not the request.
+//!
+//! So a request to another host gets no answer of this one, and is not processed either: one
+//! service may have several names, and must not charge twice. If hosts are tenants, make the host a
+//! part of who sent the request; then each has keys of its own.
 //!
 //! # Answers
 //! [`AfterAnswer::usual`] says by status which answers are kept: 2xx, 3xx and 4xx, but not 408,
 //! 409, 425 and 429. After another answer nothing is remembered, and a retry is processed again.
+//! [`AfterAnswer::first_result`] is the other rule, Stripe's: the first result counts once the
+//! handler has begun, failures included.
+//!
 //! Status, [some headers](IdempotencyLayer::kept_headers) and the body are kept for a day
-//! ([`keep`](IdempotencyLayer::keep)). `Set-Cookie` is not kept unless it is chosen. A replay has
-//! the header `Idempotent-Replayed: true`.
+//! ([`keep`](IdempotencyLayer::keep)). The header `Idempotency-Keep: 86400` tells clients for how
+//! many seconds, from the first answer on. `Set-Cookie` is not kept unless it is chosen. A replay
+//! has the header `Idempotent-Replayed: true`.
 //!
 //! An answer *with* such a status may be impossible to keep: its body is longer than 64 KiB
 //! ([`max_answer_body`](IdempotencyLayer::max_answer_body)), has no declared length, has trailers,
@@ -113,6 +122,14 @@
 //! when it continues. Store the [fencing token](IdempotentRun::fencing_token) with the data where
 //! that matters.
 //!
+//! # Limits
+//! A client may send as slowly as it likes, or go away as soon as its handler has begun. So at each
+//! replica at most 256 requests are in the layer at a time
+//! ([`max_requests`](IdempotencyLayer::max_requests)), 64 of them of one client
+//! ([`max_requests_per_client`](IdempotencyLayer::max_requests_per_client)). They count from the
+//! first byte of their body until their handler has ended, whether or not the client is still
+//! there.
+//!
 //! # Refusals
 //! | [`Reason`] | problem type | status | `Retry-After` |
 //! |---|---|---|---|
@@ -122,10 +139,13 @@
 //! | `UnderWay` | `request-under-way` | 409 | 1 s |
 //! | `Interrupted` | `request-interrupted` | 409 | no |
 //! | `NotKept` | `answer-not-kept` | 409 | no |
+//! | `BodyTooSlow` | `body-too-slow` | 408 | no |
 //! | `BodyTooLong` | `body-too-long` | 413 | no |
 //! | `KeyReused` | `idempotency-key-reused` | 422 | no |
 //! | `Corrupt` | `outcome-corrupt` | 500 | no |
 //! | `Misconfigured` | `misconfigured` | 500 | no |
+//! | `ClientLimit` | `client-limit` | 429 | 1 s |
+//! | `Full` | `full` | 503 | 1 s |
 //! | `NotRemembered` | `answer-not-remembered` | 503 | 1 s |
 //! | `Unavailable` | `unavailable` | 503 | 5 s |
 //!
@@ -137,6 +157,9 @@
 //! Authentication, rate limits and catching of panics: outside, so that a refusal of theirs is not
 //! an answer to keep. Compression: outside. A timeout: outside; the handler then finishes in its
 //! task. A `LockLayer` of `distlock-tower`: inside, so that a replay waits for no lock.
+//!
+//! A `ConcurrencyLimit` outside does not limit handlers: its permit falls when the client goes
+//! away, and the handler goes on. [`max_requests`](IdempotencyLayer::max_requests) is that limit.
 //!
 //! # Bounds
 //! The inner service must be `Clone + Send + 'static`, its request body must implement
@@ -159,9 +182,10 @@
 //! | file | owns |
 //! |---|---|
 //! | `header`, `digest`, `codec`, `policy` | pure: the key, the digest, the format of an outcome, what is kept |
-//! | `scope`, `fingerprint` | pure: the key of the record, what tells two requests apart |
-//! | `refusal`, `record`, `waiters`, `tally` | refusals and counters |
+//! | `scope` | pure: the key of the record |
+//! | `refusal`, `record`, `tally` | refusals and counters |
 //! | `body`, `handed`, `config` | bodies, what a handler sees, what can be set |
+//! | `fingerprint` | what tells two requests apart |
 //! | `shared` | what the requests of a layer share |
 //! | `work`, `flow` | one request: the call and its answer; the way there |
 //! | `service`, `layer` | the service and its layer |
@@ -182,7 +206,6 @@ mod scope;
 mod service;
 mod shared;
 mod tally;
-mod waiters;
 mod work;
 
 pub use body::IdempotencyBody;

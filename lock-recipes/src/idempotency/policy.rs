@@ -1,8 +1,9 @@
 //! Which answers are kept, and what of them.
 
 use http::header::{
-    CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LOCATION, CONTENT_TYPE, ETAG,
-    LAST_MODIFIED, LINK, LOCATION,
+    ALLOW, CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LOCATION,
+    CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY_REPORT_ONLY, CONTENT_TYPE, ETAG, LAST_MODIFIED, LINK, LOCATION,
+    REFERRER_POLICY, STRICT_TRANSPORT_SECURITY, VARY, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
@@ -37,21 +38,57 @@ impl AfterAnswer {
             _ => Self::RunAgain,
         }
     }
+
+    /// Keeps the first result once the handler has begun, failures with 5xx included, as Stripe
+    /// does. Statuses with which a request is refused before that are not kept
+    /// ([`RunAgain`](Self::RunAgain)): 1xx, 400, 401, 403, 405, 406, 408, 409, 411, 413, 414, 415,
+    /// 417, 421, 422, 425, 426, 428, 429 and 431.
+    ///
+    /// ```
+    /// use distlock_memory::MemoryOnce;
+    /// use distlock_recipes::idempotency::{AfterAnswer, IdempotencyLayer};
+    ///
+    /// let layer = IdempotencyLayer::for_everyone(MemoryOnce::new()).after_answer(AfterAnswer::first_result);
+    /// ```
+    ///
+    /// For handlers that answer with none of these statuses after their work has had an effect. A
+    /// layer that refuses with 503, for example because of load, belongs outside.
+    #[must_use]
+    pub fn first_result(status: StatusCode) -> Self {
+        match status.as_u16() {
+            ..200 | 400 | 401 | 403 | 405 | 406 | 408 | 409 | 411 | 413..=415 => Self::RunAgain,
+            417 | 421 | 422 | 425 | 426 | 428 | 429 | 431 => Self::RunAgain,
+            _ => Self::Keep,
+        }
+    }
 }
 
-/// The headers of an answer that are kept by default. None of them belongs to one connection or one
-/// client.
-pub(super) const KEPT_HEADERS: [HeaderName; 10] = [
+/// The headers of an answer that are kept by default: what describes it, and what a browser needs
+/// to handle it safely. None of them belongs to one connection or one client.
+pub(super) const KEPT_HEADERS: [HeaderName; 23] = [
+    ALLOW,
     CACHE_CONTROL,
     CONTENT_DISPOSITION,
     CONTENT_ENCODING,
     CONTENT_LANGUAGE,
     CONTENT_LOCATION,
+    CONTENT_SECURITY_POLICY,
+    CONTENT_SECURITY_POLICY_REPORT_ONLY,
     CONTENT_TYPE,
+    HeaderName::from_static("cross-origin-embedder-policy"),
+    HeaderName::from_static("cross-origin-opener-policy"),
+    HeaderName::from_static("cross-origin-resource-policy"),
     ETAG,
     LAST_MODIFIED,
     LINK,
     LOCATION,
+    HeaderName::from_static("permissions-policy"),
+    REFERRER_POLICY,
+    STRICT_TRANSPORT_SECURITY,
+    VARY,
+    WWW_AUTHENTICATE,
+    X_CONTENT_TYPE_OPTIONS,
+    X_FRAME_OPTIONS,
 ];
 
 /// Returns the chosen headers of an answer, each with all of its values, in order.
@@ -81,10 +118,22 @@ mod tests {
     }
 
     #[test]
+    fn the_first_result_is_kept_and_refusals_are_not() {
+        let rule = |status| AfterAnswer::first_result(StatusCode::from_u16(status).unwrap());
+        for kept in [200, 201, 303, 402, 404, 410, 424, 500, 502, 503, 599] {
+            assert_eq!(rule(kept), AfterAnswer::Keep, "{kept}");
+        }
+        for again in [100, 101, 400, 401, 403, 409, 413, 414, 415, 422, 429] {
+            assert_eq!(rule(again), AfterAnswer::RunAgain, "{again}");
+        }
+    }
+
+    #[test]
     fn only_chosen_headers_are_kept() {
         let mut headers = HeaderMap::new();
         for (name, value) in [
             ("content-type", "text/plain"),
+            ("content-security-policy", "default-src 'self'"),
             ("set-cookie", "secret"),
             ("link", "<a>"),
             ("link", "<b>"),
@@ -96,7 +145,8 @@ mod tests {
         }
         let kept = chosen(&headers, &KEPT_HEADERS);
         let kept: Vec<_> = kept.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
-        assert_eq!(kept, [("content-type", "text/plain"), ("link", "<a>"), ("link", "<b>")]);
+        let policy = ("content-security-policy", "default-src 'self'");
+        assert_eq!(kept, [("content-type", "text/plain"), policy, ("link", "<a>"), ("link", "<b>")]);
     }
 
     #[test]

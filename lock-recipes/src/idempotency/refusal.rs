@@ -25,7 +25,7 @@ pub enum Reason {
     KeyMissing,
     /// The value of `Idempotency-Key` is not valid.
     KeyInvalid,
-    /// The key was used for a request with another path, query or body.
+    /// The key was used for another request: its path, query, host, content type or body differ.
     KeyReused,
     /// The first request with this key was still under way when the wait was over, or too many
     /// others were waiting for it.
@@ -37,8 +37,14 @@ pub enum Reason {
     /// The request was begun, but its end could not be remembered: its lease was lost, or the store
     /// did not answer.
     NotRemembered,
+    /// Too many requests with a key are in the layer.
+    Full,
+    /// The client has too many requests with a key at once.
+    ClientLimit,
     /// The body is longer than the layer reads.
     BodyTooLong,
+    /// The body did not come within the time for reading it.
+    BodyTooSlow,
     /// The body could not be read to its end.
     BodyUnreadable,
     /// The store could not be reached, or is shutting down.
@@ -50,7 +56,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    pub(super) const ALL: [Self; 12] = [
+    pub(super) const ALL: [Self; 15] = [
         Self::KeyMissing,
         Self::KeyInvalid,
         Self::KeyReused,
@@ -58,7 +64,10 @@ impl Reason {
         Self::Interrupted,
         Self::NotKept,
         Self::NotRemembered,
+        Self::Full,
+        Self::ClientLimit,
         Self::BodyTooLong,
+        Self::BodyTooSlow,
         Self::BodyUnreadable,
         Self::Unavailable,
         Self::Corrupt,
@@ -76,7 +85,10 @@ impl Reason {
             Self::Interrupted => "request-interrupted",
             Self::NotKept => "answer-not-kept",
             Self::NotRemembered => "answer-not-remembered",
+            Self::Full => "full",
+            Self::ClientLimit => "client-limit",
             Self::BodyTooLong => "body-too-long",
+            Self::BodyTooSlow => "body-too-slow",
             Self::BodyUnreadable => "body-unreadable",
             Self::Unavailable => "unavailable",
             Self::Corrupt => "outcome-corrupt",
@@ -97,7 +109,10 @@ impl Reason {
             Self::Interrupted => "Request was interrupted",
             Self::NotKept => "Request is done, answer not kept",
             Self::NotRemembered => "Outcome is unknown",
+            Self::Full => "Too many requests",
+            Self::ClientLimit => "Too many requests of one client",
             Self::BodyTooLong => "Request body is too long",
+            Self::BodyTooSlow => "Request body is too slow",
             Self::BodyUnreadable => "Request body is not complete",
             Self::Unavailable => "Idempotency store not available",
             Self::Corrupt => "Outcome cannot be read",
@@ -110,16 +125,18 @@ impl Reason {
             Self::KeyMissing | Self::KeyInvalid | Self::BodyUnreadable => StatusCode::BAD_REQUEST,
             Self::UnderWay | Self::Interrupted | Self::NotKept => StatusCode::CONFLICT,
             Self::BodyTooLong => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::BodyTooSlow => StatusCode::REQUEST_TIMEOUT,
+            Self::ClientLimit => StatusCode::TOO_MANY_REQUESTS,
             Self::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
             Self::Corrupt | Self::Misconfigured => StatusCode::INTERNAL_SERVER_ERROR,
-            Self::NotRemembered | Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::NotRemembered | Self::Unavailable | Self::Full => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 
     /// After how many seconds another try of the same request is worth it.
     const fn retry_after_secs(self) -> Option<u64> {
         match self {
-            Self::UnderWay | Self::NotRemembered => Some(RETRY_UNDER_WAY),
+            Self::UnderWay | Self::NotRemembered | Self::Full | Self::ClientLimit => Some(RETRY_UNDER_WAY),
             Self::Unavailable => Some(RETRY_OUTAGE),
             _ => None,
         }
@@ -140,6 +157,9 @@ impl fmt::Display for Reason {
             Self::NotRemembered => {
                 "the request may have had an effect: send it again with the same Idempotency-Key to learn its outcome"
             }
+            Self::Full => "too many requests with an Idempotency-Key are being processed: send it again later",
+            Self::ClientLimit => "the client has too many requests with an Idempotency-Key at once",
+            Self::BodyTooSlow => "the request body did not come in time",
             Self::BodyTooLong => "the request body is longer than is allowed with an Idempotency-Key",
             Self::BodyUnreadable => "the request body could not be read to its end",
             Self::Unavailable => "the store of idempotency keys is not available",

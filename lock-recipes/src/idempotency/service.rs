@@ -81,10 +81,14 @@ where
                 idempotency.wait_ms = tracing::field::Empty,
                 idempotency.outcome = tracing::field::Empty,
             );
+            let place = match shared.tally.enter(keys.sender.as_ref(), shared.config.limits) {
+                Ok(place) => place,
+                Err(reason) => return self.refuse(&Refusal::new(reason)),
+            };
             let shared = shared.clone();
             let next = self.inner.clone();
             let ready = std::mem::replace(&mut self.inner, next);
-            let future = Box::pin(serve(ready, parts, body, keys, shared).instrument(span));
+            let future = Box::pin(serve(ready, parts, body, (keys, place), shared).instrument(span));
             return IdempotencyFuture { state: State::Serving { future } };
         }
         if shared.config.pass_long_requests {

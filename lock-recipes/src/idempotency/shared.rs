@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use distlock_api::LockKey;
+use distlock_api::style::Client;
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Response};
 use http_body::Body;
@@ -19,6 +20,7 @@ use crate::once::OnceProvider;
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 const STATUS: HeaderName = HeaderName::from_static("idempotency-status");
+const KEEP: HeaderName = HeaderName::from_static("idempotency-keep");
 
 /// The provider, the settings and the counters of one layer.
 pub(super) struct Shared {
@@ -32,6 +34,8 @@ pub(super) struct Keys {
     /// As the client sent it.
     pub(super) client: String,
     pub(super) record: LockKey,
+    /// Who sent it: the user, or else the peer of the connection, if one is known.
+    pub(super) sender: Option<Client>,
 }
 
 impl Shared {
@@ -53,7 +57,8 @@ impl Shared {
         let who = self.config.who.as_ref().map(|who| who(parts)).transpose()?;
         let scope = Scope { who: who.as_deref(), method: parts.method.as_str(), route: route(parts), key: &client };
         let record = scope.record_key()?;
-        Ok(Some(Keys { client, record }))
+        let sender = who.map(Client::named).or_else(|| peer(parts));
+        Ok(Some(Keys { client, record, sender }))
     }
 
     /// Reports a refusal in the counters, the metrics and the log, and answers it.
@@ -91,17 +96,36 @@ impl Shared {
         self.config.answers.answer(refusal).map(IdempotencyBody::whole)
     }
 
+    /// Tells the client for how many seconds an outcome is kept, from the first answer on.
+    pub(super) fn tell_keep<B>(&self, response: &mut Response<B>) {
+        response.headers_mut().insert(KEEP, self.config.keep.as_secs().into());
+    }
+
     /// Answers with what is remembered, or refuses.
     pub(super) fn replay<B: Body>(&self, value: &[u8]) -> Result<Response<IdempotencyBody<B>>, Refusal> {
         match decode(value) {
             Ok(Remembered::Answer(answer)) => {
                 self.tally.event(&self.config.class, Event::Replayed);
-                Ok(replayed(answer))
+                let mut response = replayed(answer);
+                self.tell_keep(&mut response);
+                Ok(response)
             }
             Ok(Remembered::NotKept(_)) => Err(Refusal::new(Reason::NotKept)),
             Err(error) => Err(Refusal::new(Reason::Corrupt).with_source(error)),
         }
     }
+}
+
+/// Returns the peer of the connection, if the server has put it into the request.
+#[cfg(feature = "axum")]
+fn peer(parts: &Parts) -> Option<Client> {
+    let info = parts.extensions.get::<axum::extract::ConnectInfo<std::net::SocketAddr>>()?;
+    Some(Client::peer(info.0.ip()))
+}
+
+#[cfg(not(feature = "axum"))]
+fn peer(_: &Parts) -> Option<Client> {
+    None
 }
 
 /// Returns the path that the client sent. A nested router of axum changes that of the URI.

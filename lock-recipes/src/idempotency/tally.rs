@@ -2,14 +2,15 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use distlock_api::LockKey;
+use distlock_api::style::{Client, Counted, Counts};
 use tokio::sync::watch;
 
 use super::record;
 use super::refusal::Reason;
-use super::waiters::Waiters;
 
 /// What is counted, besides refusals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +39,10 @@ pub(super) struct Tally {
     refusals: [AtomicU64; Reason::ALL.len()],
     running: watch::Sender<usize>,
     /// The requests that wait for an answer of the store.
-    pub(super) waiters: Arc<Waiters>,
+    pub(super) waiters: Arc<Counts<LockKey>>,
+    /// The requests whose body is read, that wait, or that are processed.
+    present: AtomicUsize,
+    clients: Arc<Counts<Client>>,
 }
 
 impl Default for Tally {
@@ -48,6 +52,8 @@ impl Default for Tally {
             refusals: Default::default(),
             running: watch::Sender::new(0),
             waiters: Arc::default(),
+            present: AtomicUsize::new(0),
+            clients: Arc::default(),
         }
     }
 }
@@ -67,10 +73,43 @@ impl Tally {
         record::wait(class, outcome, wait);
     }
 
+    /// Counts a request as present until the place is dropped.
+    pub(super) fn enter(self: &Arc<Self>, client: Option<&Client>, limits: Limits) -> Result<Place, Reason> {
+        let of_client = match client {
+            Some(client) => Some(self.clients.enter(client.clone(), limits.per_client).ok_or(Reason::ClientLimit)?),
+            None => None,
+        };
+        let more = |present: usize| (present < limits.total).then_some(present + 1);
+        match self.present.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
+            Ok(_) => Ok(Place { tally: self.clone(), _of_client: of_client }),
+            Err(_) => Err(Reason::Full),
+        }
+    }
+
     /// Counts a handler as running until the answer is dropped.
     pub(super) fn run(self: &Arc<Self>) -> Running {
         self.running.send_modify(|running| *running += 1);
         Running(self.clone())
+    }
+}
+
+/// How many requests may be present.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub(super) total: usize,
+    pub(super) per_client: usize,
+}
+
+/// A request that is present, until dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    tally: Arc<Tally>,
+    _of_client: Option<Counted<Client>>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.tally.present.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -80,6 +80,7 @@ async fn keep<B: Body>(
         None => complete(&mut guard, &encode_not_kept(parts.status)).await?,
     }
     let mut response = Response::from_parts(parts, body);
+    shared.tell_keep(&mut response);
     if kept.is_none() {
         shared.tally.event(&shared.config.class, Event::NotKept);
         mark(&mut response, NOT_KEPT);

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::{Future, Pending, ready};
+use std::sync::Arc;
 use std::time::Duration;
 
 use distlock_api::style::yield_on_error;
@@ -48,13 +49,15 @@ pub struct Lead<'a, P: ?Sized, S = Pending<()>> {
     options: AcquireOptions,
     backoff: Backoff,
     health: LeadHealth,
+    name: Option<Arc<str>>,
     shutdown: S,
 }
 
 impl<'a, P: LockProvider + ?Sized> Lead<'a, P> {
     pub(crate) fn new(provider: &'a P, key: Result<LockKey>) -> Self {
         let (options, health) = (AcquireOptions::new(), LeadHealth::new());
-        Self { provider, key, options, backoff: Backoff::DEFAULT, health, shutdown: std::future::pending() }
+        let shutdown = std::future::pending();
+        Self { provider, key, options, backoff: Backoff::DEFAULT, health, name: None, shutdown }
     }
 }
 
@@ -95,6 +98,13 @@ impl<'a, P: ?Sized, S> Lead<'a, P, S> {
         self
     }
 
+    /// Sets the name in [metrics](super#spans-and-metrics): a constant, one for each leadership.
+    /// Defaults to the provider's `Display`.
+    pub fn named(mut self, name: impl AsRef<str>) -> Self {
+        self.name = Some(name.as_ref().into());
+        self
+    }
+
     /// Resigns and ends when `shutdown` resolves, for example with a signal ([L4]). The task is
     /// dropped at its present await. Replaces the future that was set before; defaults to none.
     ///
@@ -102,8 +112,8 @@ impl<'a, P: ?Sized, S> Lead<'a, P, S> {
     ///
     /// [L4]: crate::contract#l4
     pub fn until<U: Future>(self, shutdown: U) -> Lead<'a, P, U> {
-        let Self { provider, key, options, backoff, health, .. } = self;
-        Lead { provider, key, options, backoff, health, shutdown }
+        let Self { provider, key, options, backoff, health, name, .. } = self;
+        Lead { provider, key, options, backoff, health, name, shutdown }
     }
 }
 
@@ -162,13 +172,13 @@ impl<P: LockProvider + ?Sized, S: Future> Lead<'_, P, S> {
         F: Future<Output = Result<T, E>>,
         E: fmt::Display,
     {
-        let Self { provider, key, options, backoff, health, shutdown } = self;
+        let Self { provider, key, options, backoff, health, name, shutdown } = self;
         let checked = key.and_then(|key| {
             let terms = terms(options).and_then(|terms| backoff.validate().map(|()| terms));
             terms.map(|terms| (key.clone(), terms)).map_err(|error| error.with_key(key))
         });
         let (key, (options, round)) = yield_on_error(ready(checked)).await?;
-        let reporter = Reporter::begin(health);
+        let reporter = Reporter::begin(health, name.unwrap_or_else(|| provider.to_string().into()));
         let candidate = Candidate { provider, key, options, round, backoff, reporter };
         candidate.run(shutdown, task).await
     }

@@ -10,9 +10,10 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use tracing::{info, warn};
+use tracing::field::Empty;
+use tracing::{Instrument, info, info_span, warn};
 
-use distlock_api::style::until_lost;
+use distlock_api::style::{record_failure, until_lost};
 use distlock_api::{
     AcquireOptions, Acquired, ErrorKind, LockGuard, LockKey, LockProvider, ReleaseOutcome, Result, Wait,
 };
@@ -96,7 +97,7 @@ impl<P: LockProvider + ?Sized> Candidate<'_, P> {
 
     /// Runs the task for one term, and resigns.
     async fn lead<T, E, F>(
-        &self,
+        &mut self,
         guard: LockGuard,
         shutdown: Pin<&mut impl Future>,
         task: &mut impl FnMut(Term) -> F,
@@ -106,25 +107,41 @@ impl<P: LockProvider + ?Sized> Candidate<'_, P> {
         E: fmt::Display,
     {
         let term = Term::new(self.key.clone(), guard.fencing_token());
+        let span = info_span!(
+            "distlock.term",
+            lock.key = %self.key,
+            lock.token = term.fencing_token().get(),
+            lock.outcome = Empty,
+            otel.status_code = Empty,
+            error = Empty,
+        );
         info!(lock.key = %self.key, term = term.fencing_token().get(), "leading");
         self.reporter.leading(term.fencing_token());
         let began = Instant::now();
         // The task has been dropped when this has a value (L3, L4).
-        let ended = until_lost(guard.lost(), unless(shutdown, task(term))).await;
-        let end = match ended {
+        let work = span.in_scope(|| task(term)).instrument(span.clone());
+        let ended = until_lost(guard.lost(), unless(shutdown, work)).await;
+        let (end, outcome) = match ended {
             // What is left of a lost lease is released by the drop of the guard.
             Err(loss) => {
                 warn!(lock.key = %self.key, %loss, "leadership lost");
+                span.record("lock.outcome", "lost");
+                record_failure(&span, &loss);
+                self.reporter.term_ended("lost");
                 return End::Lost;
             }
-            Ok(Some(Ok(value))) => End::Finished(value),
+            Ok(Some(Ok(value))) => (End::Finished(value), "finished"),
             Ok(Some(Err(error))) => {
                 warn!(lock.key = %self.key, %error, "the leader's task failed");
+                record_failure(&span, &error);
                 // Without the release: a slow store is no success of the task.
-                End::Failed { error, worked: began.elapsed() }
+                (End::Failed { error, worked: began.elapsed() }, "failed")
             }
-            Ok(None) => End::Stopped,
+            Ok(None) => (End::Stopped, "stopped"),
         };
+        span.record("lock.outcome", outcome);
+        drop(span);
+        self.reporter.term_ended(outcome);
         // No longer leading from here on, whatever the release takes.
         self.reporter.following();
         match guard.release().await {

@@ -1,4 +1,4 @@
-//! What a candidate is doing, for readiness probes (L6).
+//! What a candidate is doing, for readiness probes (L6) and metrics.
 
 use distlock_api::FencingToken;
 use std::fmt;
@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
+
+use super::record;
 
 /// What a candidate is doing ([L6]).
 ///
@@ -107,33 +109,60 @@ impl fmt::Debug for LeadHealth {
 
 /// Reports for one run. Its end, by return or drop, is the status `Idle`.
 #[derive(Debug)]
-pub(super) struct Reporter(LeadHealth);
+pub(super) struct Reporter {
+    health: LeadHealth,
+    /// The name in metrics.
+    name: Arc<str>,
+    /// The status that the metrics have. The handle may have that of another candidate.
+    counted: Option<&'static str>,
+    /// When the present term began.
+    term: Option<Instant>,
+}
 
 impl Reporter {
-    pub(super) fn begin(health: LeadHealth) -> Self {
-        let reporter = Self(health);
-        reporter.set(LeadStatus::Following);
+    pub(super) fn begin(health: LeadHealth, name: Arc<str>) -> Self {
+        let mut reporter = Self { health, name, counted: None, term: None };
+        reporter.following();
         reporter
     }
 
-    pub(super) fn leading(&self, term: FencingToken) {
+    pub(super) fn leading(&mut self, term: FencingToken) {
+        self.term = Some(Instant::now());
         self.set(LeadStatus::Leading { term });
     }
 
-    pub(super) fn following(&self) {
+    /// Reports how the term has ended. What the candidate does next is reported after that.
+    pub(super) fn term_ended(&mut self, outcome: &'static str) {
+        if let Some(began) = self.term.take() {
+            record::term(&self.name, outcome, began.elapsed());
+        }
+    }
+
+    pub(super) fn following(&mut self) {
         self.set(LeadStatus::Following);
     }
 
-    pub(super) fn failing(&self, error: &dyn fmt::Display) {
-        let since = match self.0.get() {
+    pub(super) fn failing(&mut self, error: &dyn fmt::Display) {
+        let since = match self.health.get() {
             LeadStatus::Failing { since, .. } => since,
             _ => Instant::now(),
         };
         self.set(LeadStatus::Failing { since, error: error.to_string().into() });
     }
 
-    fn set(&self, status: LeadStatus) {
-        self.0.reports.send_if_modified(|present| {
+    fn set(&mut self, status: LeadStatus) {
+        let counted = match &status {
+            LeadStatus::Idle => None,
+            LeadStatus::Leading { .. } => Some("leading"),
+            LeadStatus::Following => Some("following"),
+            LeadStatus::Failing { .. } => Some("failing"),
+        };
+        if self.counted != counted {
+            let before = std::mem::replace(&mut self.counted, counted);
+            before.into_iter().for_each(|before| record::candidates(&self.name, before, -1.0));
+            counted.into_iter().for_each(|now| record::candidates(&self.name, now, 1.0));
+        }
+        self.health.reports.send_if_modified(|present| {
             let is_new = *present != status;
             *present = status;
             is_new
@@ -143,6 +172,7 @@ impl Reporter {
 
 impl Drop for Reporter {
     fn drop(&mut self) {
+        self.term_ended("dropped");
         self.set(LeadStatus::Idle);
     }
 }

@@ -37,10 +37,27 @@
 //!     }
 //! }
 //! ```
+//!
+//! # Spans and metrics
+//! Each term is a span `distlock.term` at level `INFO`, with the fields `lock.key`, `lock.token`
+//! and `lock.outcome`, and of a failed one `otel.status_code` and `error`. The task runs inside it.
+//! With the feature `metrics`, through the `metrics` facade:
+//!
+//! | metric | kind | labels | what |
+//! |---|---|---|---|
+//! | `distlock_lead_candidates` | gauge | `name`, `status` | candidates of this process that are `leading`, `following` or `failing`, as [`LeadStatus`] |
+//! | `distlock_lead_term_seconds` | histogram | `name`, `outcome` | how long the terms took that have ended |
+//!
+//! A term is `finished`, `failed`, `stopped` or `lost`, as [`Lead::run`] says, or `dropped` with
+//! the candidate, for example by a panic. `name` is that of [`Lead::named`], and otherwise the
+//! provider's `Display`. Keys are never labels: an application may make them without a bound.
+//!
+//! Where candidates of a name run, and none of them leads for long, the work of the leader is not
+//! done. So give each leadership a name of its own.
 
 // The run of a candidate: `builder` has its terms, `campaign` drives it, `backoff` has its pauses,
-// `health` reports it. An observer is apart: `view` decides what is a change, `observer` does the
-// I/O.
+// `health` and `record` report it. An observer is apart: `view` decides what is a change,
+// `observer` does the I/O.
 
 mod backoff;
 mod builder;
@@ -48,6 +65,7 @@ mod campaign;
 mod ext;
 mod health;
 mod observer;
+mod record;
 mod term;
 mod view;
 

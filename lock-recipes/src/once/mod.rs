@@ -63,6 +63,23 @@
 //! [`complete`](OnceGuard::complete) remembers the value and ends the lease in one step, which only
 //! the holder can make. A holder whose lease has ended is refused, and nothing is remembered.
 //!
+//! # Spans and metrics
+//! A provider with a name for reports (`instrumented` on `MemoryOnce` and on the builder of
+//! `MongoOnce`) reports its locks as [`Instrumented`](distlock_api::Instrumented) does, and each
+//! call by a span `distlock.once` at level `INFO`, with fields as there. With the feature
+//! `metrics`, through the `metrics` facade:
+//!
+//! | metric | type | labels |
+//! |---|---|---|
+//! | `distlock_once_total` | counter | `provider`, `outcome` |
+//!
+//! | `outcome` | meaning |
+//! |---|---|
+//! | `begun` | the caller does the work |
+//! | `begun_again` | the same, and an earlier run was interrupted |
+//! | `busy`, `done`, `interrupted`, `mismatch` | see [`Once`] |
+//! | an error kind | the call failed |
+//!
 //! # The promises
 //! The clauses O1–O12 of the [`contract`](crate::contract#once).
 
@@ -72,6 +89,7 @@ mod guard;
 mod options;
 mod provider;
 mod record;
+mod report;
 
 pub use answer::Once;
 pub use ext::{BeginOnce, OnceProviderExt};
@@ -79,3 +97,4 @@ pub use guard::{NotCompleted, OnceGuard, OnceHandle};
 pub use options::{Fingerprint, OnceOptions};
 pub use provider::OnceProvider;
 pub use record::{OnceRecord, OnceRun, OnceState, Outcome};
+pub use report::report_once;

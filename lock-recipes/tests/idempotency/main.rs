@@ -6,6 +6,7 @@
 #[path = "../../../lock-tower/tests/tower/common/mod.rs"]
 mod common;
 
+mod hostile;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod over_tcp;

@@ -41,12 +41,12 @@ over_both!(
 );
 
 /// One replica, and what it shares with others.
-struct Play {
-    server: Server,
-    monitor: IdempotencyMonitor,
-    stage: Stage,
-    events: Events,
-    calls: Arc<AtomicUsize>,
+pub(crate) struct Play {
+    pub(crate) server: Server,
+    pub(crate) monitor: IdempotencyMonitor,
+    pub(crate) stage: Stage,
+    pub(crate) events: Events,
+    pub(crate) calls: Arc<AtomicUsize>,
 }
 
 fn app(stage: &Stage, calls: &Arc<AtomicUsize>) -> Router {
@@ -107,7 +107,7 @@ fn app(stage: &Stage, calls: &Arc<AtomicUsize>) -> Router {
         .route("/get", get(run))
 }
 
-async fn play(layer: IdempotencyLayer) -> Play {
+pub(crate) async fn play(layer: IdempotencyLayer) -> Play {
     let (stage, events) = Stage::new();
     let calls = Arc::default();
     let monitor = layer.monitor();
@@ -116,19 +116,19 @@ async fn play(layer: IdempotencyLayer) -> Play {
     Play { server: Server::start(app).await, monitor, stage, events, calls }
 }
 
-fn per_user(once: &MemoryOnce) -> IdempotencyLayer {
+pub(crate) fn per_user(once: &MemoryOnce) -> IdempotencyLayer {
     IdempotencyLayer::new(once.clone(), |parts| {
         let user = parts.headers.get("x-user").and_then(|user| user.to_str().ok());
         user.map(str::to_owned).ok_or_else(|| Refusal::new(Reason::Misconfigured).with_source("no user"))
     })
 }
 
-fn new_once() -> (MemoryOnce, MemoryProvider) {
+pub(crate) fn new_once() -> (MemoryOnce, MemoryProvider) {
     let locks = MemoryProvider::new();
     (MemoryOnce::with_locks(locks.clone()), locks)
 }
 
-fn request(method: Method, path: &str, key: Option<&str>, body: &'static str) -> Request<Full<Bytes>> {
+pub(crate) fn request(method: Method, path: &str, key: Option<&str>, body: &'static str) -> Request<Full<Bytes>> {
     let mut request = crate::common::request(method, &format!("/tenant/1{path}")).map(|_| Full::from(body));
     request.headers_mut().insert("x-user", "ann".parse().unwrap());
     if let Some(key) = key {
@@ -137,15 +137,15 @@ fn request(method: Method, path: &str, key: Option<&str>, body: &'static str) ->
     request
 }
 
-async fn send(client: &Client, request: Request<Full<Bytes>>) -> Answer {
+pub(crate) async fn send(client: &Client, request: Request<Full<Bytes>>) -> Answer {
     Answer::read(client.send(request).await.unwrap()).await
 }
 
-async fn post_with(client: &Client, path: &str, key: &str, body: &'static str) -> Answer {
+pub(crate) async fn post_with(client: &Client, path: &str, key: &str, body: &'static str) -> Answer {
     send(client, request(Method::POST, path, Some(key), body)).await
 }
 
-fn is_replay(answer: &Answer) -> bool {
+pub(crate) fn is_replay(answer: &Answer) -> bool {
     match answer.header("idempotent-replayed") {
         None => false,
         Some(value) => value == "true",

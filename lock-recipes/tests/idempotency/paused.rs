@@ -96,6 +96,21 @@ async fn too_many_duplicates_are_refused_at_once() {
     }
 }
 
+/// Without a setting, a body may take half a minute.
+#[tokio::test(start_paused = true)]
+async fn a_body_that_does_not_come_is_given_up_after_half_a_minute() {
+    let layer = IdempotencyLayer::for_everyone(MemoryOnce::new());
+    let monitor = layer.monitor();
+    let service = layer.layer(service_fn(|_: Request<axum::body::Body>| async {
+        Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("done")))
+    }));
+    let unfinished = axum::body::Body::from_stream(futures_util::stream::pending::<Result<Bytes, Infallible>>());
+    let request = Request::post("/pay").header("idempotency-key", "k").body(unfinished).unwrap();
+    let began = Instant::now();
+    let refused = seen(service.oneshot(request)).await;
+    assert_eq!((refused.status, began.elapsed().as_secs(), monitor.begun()), (408, 30, 0));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_duplicate_waits_up_to_the_bound() {
     let layer = IdempotencyLayer::for_everyone(MemoryOnce::new()).wait_up_to(secs(5));

@@ -67,7 +67,7 @@ async fn l3_a_lost_leader_drops_its_task_before_the_next_one_starts() {
     sleep(TTL).await;
 
     // From now on no renewal of anyone is answered.
-    for operation in [Operation::Renew, Operation::RenewMany, Operation::Release, Operation::Withdraw] {
+    for operation in [Operation::Renew, Operation::Release, Operation::Withdraw] {
         store.fail_always(operation, ErrorKind::Unavailable);
     }
     let second = leading(&mut b).await;

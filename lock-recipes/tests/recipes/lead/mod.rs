@@ -5,3 +5,5 @@ mod candidates;
 mod errors;
 mod kit;
 mod observers;
+#[cfg(feature = "metrics")]
+mod reports;

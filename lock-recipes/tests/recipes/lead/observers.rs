@@ -34,7 +34,7 @@ async fn l8_an_observer_sees_all_changes_in_their_order() {
             let guard = locks.acquire("k").owner(name).await.unwrap();
             terms.push(guard.fencing_token());
             assert!(guard.release().await.unwrap().is_released());
-            let _ = locks.acquire("another").await.unwrap().release().await.unwrap();
+            locks.acquire("another").await.unwrap().release().await.unwrap();
         }
         let _held = second.acquire("k").owner("d").await.unwrap();
         let mut seen = Vec::new();
@@ -58,7 +58,7 @@ async fn l8_the_first_report_is_the_present_leader() {
     let held = locks.acquire("k").owner("a").await.unwrap();
     let mut observer = locks.observe("k").unwrap();
     assert_eq!(owner(&mut observer).await, some("a"));
-    let _ = held.release().await.unwrap();
+    held.release().await.unwrap();
     assert_eq!(owner(&mut observer).await, None);
 }
 
@@ -74,7 +74,7 @@ async fn l8_missed_events_and_a_cut_stream_hide_no_leader() {
     assert_eq!(owner(&mut observer).await, some("a"));
     assert!(lost.elapsed() <= Duration::from_secs(6), "{:?}", lost.elapsed());
     store.lose_events(false);
-    let _ = held.release().await.unwrap();
+    held.release().await.unwrap();
     assert_eq!(owner(&mut observer).await, None);
 
     let held = locks.acquire("k").owner("b").await.unwrap();
@@ -82,7 +82,7 @@ async fn l8_missed_events_and_a_cut_stream_hide_no_leader() {
     let cut = Instant::now();
     assert_eq!(owner(&mut observer).await, some("b"));
     assert!(cut.elapsed() < Duration::from_secs(1), "by a read after the cut: {:?}", cut.elapsed());
-    let _ = held.release().await.unwrap();
+    held.release().await.unwrap();
     let cut = Instant::now();
     assert_eq!(owner(&mut observer).await, None);
     assert!(cut.elapsed() < Duration::from_secs(1), "by an event of the new stream: {:?}", cut.elapsed());
@@ -120,7 +120,7 @@ async fn l8_without_events_the_state_is_read() {
 async fn l8_an_observer_survives_errors_and_is_slowed_by_them() {
     let store = MemoryStore::new();
     let locks = store.provider();
-    store.fail_always(Operation::Inspect, ErrorKind::Unavailable);
+    store.fail_always(Operation::Administer, ErrorKind::Unavailable);
     let mut observer = locks.observe("k").unwrap();
     let began = Instant::now();
     for _ in 0..8 {
@@ -147,7 +147,7 @@ async fn l8_a_dropped_wait_misses_nothing() {
             }
         }
         let held = locks.acquire("k").owner(name).await.unwrap();
-        let _ = held.release().await.unwrap();
+        held.release().await.unwrap();
         assert_eq!((owner(&mut observer).await, owner(&mut observer).await), (some(name), None));
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use distlock_api::{FencingToken, HasFencingToken, LockKey, Loss, LostSignal};
 
-use crate::gate::{Hold, Slot};
+use crate::gate::{Gate, Hold, Slot};
 
 /// The lock under which a request is served: its key, its fencing token, and whether it is lost.
 ///
@@ -17,12 +17,36 @@ use crate::gate::{Hold, Slot};
 #[derive(Clone, Debug)]
 pub struct HeldLock {
     slot: Arc<Slot>,
+    /// What further layers of the request hold.
+    further: Option<Arc<HeldLock>>,
 }
 
 impl HeldLock {
     /// The view of this hold.
     pub(crate) fn of(hold: &Hold) -> Self {
-        Self { slot: hold.slot().clone() }
+        Self { slot: hold.slot().clone(), further: None }
+    }
+
+    /// The view of a request that also holds this.
+    pub(crate) fn beside(self, other: Self) -> Self {
+        let further = match self.further {
+            None => other,
+            Some(further) => other.beside(Self::clone(&further)),
+        };
+        Self { slot: self.slot, further: Some(Arc::new(further)) }
+    }
+
+    /// Returns the class of the layer that holds one of these keys at the provider of this gate.
+    pub(crate) fn class_with(&self, keys: &[LockKey], gate: &Gate) -> Option<Arc<str>> {
+        let mut next = Some(self);
+        while let Some(held) = next {
+            let outer = held.slot.gate();
+            if held.grants().iter().any(|(key, _)| keys.contains(key)) && outer.shares_provider(gate) {
+                return Some(outer.class().clone());
+            }
+            next = held.further.as_deref();
+        }
+        None
     }
 
     /// Returns the key. Of several, the first.

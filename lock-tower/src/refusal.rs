@@ -24,8 +24,10 @@ pub enum Reason {
     Timeout,
     /// All permits of the key were in use until the wait, or the caller's own deadline, was over.
     NoPermit,
-    /// Too many requests are waiting, in this layer or in the store.
+    /// Too many requests are waiting, in this layer or in the store, or hold their locks.
     Full,
+    /// The client has too many requests at once, waiting or being served.
+    ClientLimit,
     /// The lock service could not be reached, or is shutting down.
     Unavailable,
     /// The lock was lost while the request was served, and [`OnLoss::Abort`](crate::OnLoss::Abort)
@@ -45,11 +47,12 @@ pub enum Reason {
 }
 
 impl Reason {
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Busy,
         Self::Timeout,
         Self::NoPermit,
         Self::Full,
+        Self::ClientLimit,
         Self::Unavailable,
         Self::Lost,
         Self::HeldTooLong,
@@ -67,6 +70,7 @@ impl Reason {
             Self::Timeout => "timeout",
             Self::NoPermit => "no-permit",
             Self::Full => "full",
+            Self::ClientLimit => "client-limit",
             Self::Unavailable => "unavailable",
             Self::Lost => "lost",
             Self::HeldTooLong => "held-too-long",
@@ -89,6 +93,7 @@ impl fmt::Display for Reason {
             Self::Timeout => "the lock did not become free in time",
             Self::NoPermit => "all permits are in use",
             Self::Full => "too many requests are waiting for the lock",
+            Self::ClientLimit => "the client has too many requests at once",
             Self::Unavailable => "the lock service is not available",
             Self::Lost => "the lock was lost while the request was served",
             Self::HeldTooLong => "the request held the lock for too long",
@@ -185,12 +190,6 @@ impl From<LockError> for Refusal {
         };
         Self::new(reason).with_source(error)
     }
-}
-
-/// Whether the lock service gave no answer. An error that it answers with is no outage. Neither is
-/// a closed provider: its process is shutting down, and should not begin more work.
-pub(crate) fn is_outage(error: &LockError) -> bool {
-    matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable)
 }
 
 /// Why a request has no valid key. The text goes to the log, never to the caller.

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,9 +13,11 @@ use distlock_tower::LockLayer;
 use http::request::Parts;
 use http::{Request, Response};
 use http_body_util::Full;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Mutex;
 use tokio::time::sleep;
 use tower::{Layer, ServiceExt, service_fn};
+use tower_http::trace::{DefaultMakeSpan, TraceLayer};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::FmtSpan;
 
@@ -98,6 +101,68 @@ async fn the_span_has_class_wait_hold_and_outcome_but_not_the_key() {
     assert!(log.lines("lock.outcome=\"timeout\"").len() == 1 && log.lines("4711").is_empty());
 }
 
+/// A request would wait for itself: the log names both layers, and no key.
+#[tokio::test(start_paused = true)]
+async fn two_layers_with_one_key_are_both_named() {
+    let _alone = ALONE.lock().await;
+    let log = Log::default();
+    let _subscribed = log.subscribe(tracing::Level::INFO);
+    let locks = MemoryProvider::new();
+    let layer = |class: &'static str| LockLayer::new(locks.clone(), by_path).class(class);
+    let service = layer("orders").layer(layer("order-lines").layer(service_fn(handler)));
+    assert_eq!(service.oneshot(post()).await.unwrap().status(), 500);
+    let errors = log.lines("ERROR");
+    let [error] = &*errors else { panic!("{errors:?}") };
+    for part in ["lock.class=order-lines", "lock.outer_class=orders", "would wait for itself"] {
+        assert!(error.contains(part), "{part} is missing: {error}");
+    }
+    assert!(log.lines("4711").is_empty());
+}
+
+/// Over real TCP. Outside, the span of a request that is locked is a child of the server's, and the
+/// layer sees refusals. Inside, neither.
+#[tokio::test]
+async fn tracing_outside_sees_refusals() {
+    let _alone = ALONE.lock().await;
+    for outside in [true, false] {
+        let log = Log::default();
+        let _subscribed = log.subscribe(tracing::Level::INFO);
+        let locks = MemoryProvider::new();
+        let lock = LockLayer::new(locks.clone(), by_path).wait_up_to(Duration::from_millis(10));
+        let trace = TraceLayer::new_for_http().make_span_with(DefaultMakeSpan::new().level(tracing::Level::INFO));
+        let app = axum::Router::new().route("/orders/{id}", axum::routing::post(|| async {}));
+        let app = match outside {
+            true => app.route_layer(lock).layer(trace),
+            false => app.route_layer(trace).route_layer(lock),
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let serving = tokio::spawn(async move { axum::serve(listener, app).await });
+        let elsewhere = locks.acquire("/orders/4711").await.unwrap();
+        assert_eq!(status_over_tcp(address).await, "503");
+        drop(elsewhere);
+        assert_eq!(status_over_tcp(address).await, "200");
+        serving.abort();
+        let spans = log.lines("distlock.request");
+        assert_eq!(spans.len(), 2, "{spans:?}");
+        for span in spans {
+            assert_eq!(span.contains("request{method=POST"), outside, "{span}");
+        }
+        assert_eq!(log.lines("response failed").len(), usize::from(outside));
+    }
+}
+
+async fn status_over_tcp(address: SocketAddr) -> String {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    let mut io = TcpStream::connect(address).await.unwrap();
+    let request = "POST /orders/4711 HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+    io.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    io.read_to_string(&mut answer).await.unwrap();
+    answer.split(' ').nth(1).unwrap().to_owned()
+}
+
 #[tokio::test(start_paused = true)]
 async fn holds_that_end_otherwise_say_how() {
     let _alone = ALONE.lock().await;
@@ -116,10 +181,12 @@ async fn holds_that_end_otherwise_say_how() {
     let endless =
         layer.layer(service_fn(|_: Request<()>| std::future::pending::<Result<Response<Full<Bytes>>, Infallible>>()));
     assert_eq!(endless.oneshot(post()).await.unwrap().status(), 503);
+    assert_eq!(log.lines("it waits for itself").len(), 1);
     let outcomes = log.lines("distlock.request");
     assert_eq!(outcomes.len(), 3, "{outcomes:?}");
     for (line, outcome) in outcomes.iter().zip(["panicked", "cancelled", "held-too-long"]) {
         assert!(line.contains(&format!("lock.outcome=\"{outcome}\"")), "{line}");
+        assert_eq!(line.contains("otel.status_code=\"ERROR\""), outcome != "cancelled", "{line}");
     }
 }
 

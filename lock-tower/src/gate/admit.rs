@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use distlock_api::style::{Client, Counted, is_outage, record_failure};
 use distlock_api::{AcquireOptions, Acquired, Busy, LockError, LockKey, LockProviderExt, Wait};
 use tokio::time::Instant;
 use tracing::{Instrument, Span};
@@ -14,7 +15,7 @@ use tracing::{Instrument, Span};
 use super::hold::{Guards, Hold, Slot};
 use super::record::{self, millis};
 use super::shared::{Claims, Gate};
-use crate::refusal::{Refusal, is_outage};
+use crate::refusal::Refusal;
 
 /// How a request may continue.
 pub(crate) enum Admission {
@@ -26,33 +27,42 @@ pub(crate) enum Admission {
 /// If this is dropped before its [end](Self::end), it is counted as a request that went away.
 pub(super) struct Arrival {
     active: Active,
+    /// The request in the share of its client.
+    place: Option<Counted<Client>>,
     pub(super) span: Span,
 }
 
 impl Arrival {
-    pub(super) fn new(gate: &Arc<Gate>) -> Self {
+    fn new(gate: &Arc<Gate>, place: Option<Counted<Client>>) -> Self {
         let span = tracing::info_span!(
             "distlock.request",
             lock.class = %gate.class,
             lock.wait_ms = tracing::field::Empty,
             lock.hold_ms = tracing::field::Empty,
             lock.outcome = tracing::field::Empty,
+            otel.status_code = tracing::field::Empty,
+            error = tracing::field::Empty,
         );
-        Self { active: Active::new(gate), span }
+        Self { active: Active::new(gate), place, span }
     }
 
-    pub(super) fn gate(&self) -> &Gate {
+    fn gate(&self) -> &Gate {
         self.active.gate()
     }
 
     /// Admits the request or refuses it.
-    pub(super) fn end(self, answer: Result<Guards, Refusal>, wait: Duration) -> Result<Admission, Refusal> {
-        let Self { active, span } = self;
+    fn end(self, answer: Result<Guards, Refusal>, wait: Duration) -> Result<Admission, Refusal> {
+        let Self { active, place, span } = self;
         span.record("lock.wait_ms", millis(wait));
+        let answer = answer.and_then(|guards| {
+            let gate = active.gate();
+            let hold = gate.tally.enter_hold(gate.config.limits).ok_or_else(|| gate.holds_are_full())?;
+            Ok((guards, (place, hold)))
+        });
         match answer {
-            Ok(guards) => {
+            Ok((guards, places)) => {
                 record::wait(&active.gate().class, "held", wait);
-                Ok(Admission::Held(Hold::new(Slot::new(active.hold(), guards, span))))
+                Ok(Admission::Held(Hold::new(Slot::new(active.hold(), guards, places, span))))
             }
             Err(refusal) => refused(&active, &span, refusal, wait),
         }
@@ -64,6 +74,9 @@ fn refused(active: &Active, span: &Span, refusal: Refusal, wait: Duration) -> Re
     let gate = active.gate();
     record::wait(&gate.class, refusal.reason().as_str(), wait);
     span.record("lock.outcome", refusal.reason().as_str());
+    if let Some(error) = refusal.lock_error() {
+        record_failure(span, &error.clone().without_key());
+    }
     if gate.config.fail_open && refusal.lock_error().is_some_and(is_outage) {
         gate.tally.failed_open();
         record::failed_open(&gate.class);
@@ -116,28 +129,32 @@ impl Gate {
     /// Takes the locks, at once if that needs neither a wait nor I/O. Otherwise it waits no longer
     /// than the caller's `deadline`. A dropped future leaves no waiter and no lock (C11).
     #[inline]
-    pub(crate) fn admit(self: &Arc<Self>, claims: Claims, deadline: impl FnOnce() -> Option<Duration>) -> Answer {
-        let arrival = Arrival::new(self);
+    pub(crate) fn admit(self: &Arc<Self>, mut claims: Claims, deadline: impl FnOnce() -> Option<Duration>) -> Answer {
+        let arrival = Arrival::new(self, claims.place.take());
         let answer = arrival.span.in_scope(|| {
             tracing::debug!(lock.class = %self.class, lock.keys = ?claims.keys.as_slice(), lock.mode = %claims.mode, "acquiring");
             self.acquire_now(&claims)
         });
         match answer {
             Some(answer) => Answer::Now(arrival.end(answer, Duration::ZERO)),
+            None if claims.held_by.is_some() => Answer::Later(Self::acquire_later(arrival, claims, Wait::Try)),
             None => Answer::Later(Self::acquire_later(arrival, claims, self.config.wait(deadline()))),
         }
     }
 
     /// Returns the answer if there is one without a wait and without I/O.
     fn acquire_now(&self, claims: &Claims) -> Option<Result<Guards, Refusal>> {
-        if self.tally.waiters.is_full(&claims.keys, self.config.limits) {
-            return Some(Err(self.full(claims)));
+        if self.tally.holds_are_full(self.config.limits) {
+            return Some(Err(self.holds_are_full()));
         }
-        let [key] = claims.keys.as_slice() else { return None };
-        match self.provider.acquire_now(key, &self.options(claims))? {
-            Ok(Acquired::Held(guard)) => Some(Ok(Guards::One(guard))),
-            answer => Some(self.judge(claims, self.config.options.wait(), answer.map(one))),
+        if let [key] = claims.keys.as_slice() {
+            match self.provider.acquire_now(key, &self.options(claims)) {
+                None => {}
+                Some(Ok(Acquired::Held(guard))) => return Some(Ok(Guards::One(guard))),
+                Some(answer) => return Some(self.judge(claims, self.config.options.wait(), answer.map(one))),
+            }
         }
+        self.tally.waiters.is_full(&claims.keys, self.config.limits).then(|| Err(self.full(claims)))
     }
 
     /// Returns the options of an acquisition. Those of an exclusive one are not copied.

@@ -20,6 +20,10 @@ pub enum OnLoss {
     Continue,
 }
 
+/// How long an HTTP request holds its lock at most, unless its layer says otherwise. The usual
+/// proxies give up after that time, so a request that lasts longer rarely has a client.
+pub(crate) const MAX_HOLD: Duration = Duration::from_secs(60);
+
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     pub(crate) class: Option<Arc<str>>,
@@ -45,7 +49,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             class: None,
-            limits: Limits { per_key: 64, total: 1024 },
+            limits: Limits::default(),
             on_loss: OnLoss::default(),
             max_hold: None,
             fail_open: false,
@@ -60,8 +64,8 @@ macro_rules! common_setters {
         /// Sets the name of the layer in spans and metrics: the class of its keys, such as
         /// `orders`. Defaults to the class of the key extractor.
         #[must_use]
-        pub fn class(mut self, class: impl Into<std::sync::Arc<str>>) -> Self {
-            self.config.class = Some(class.into());
+        pub fn class(mut self, class: impl AsRef<str>) -> Self {
+            self.config.class = Some(class.as_ref().into());
             self
         }
 
@@ -91,8 +95,9 @@ macro_rules! common_setters {
             self
         }
 
-        /// Limits how many requests of this layer wait, for all keys together. More are refused
-        /// with
+        /// Limits how many requests of this layer wait, for all keys together. Once so many wait,
+        /// each key may still have its fair share of the number, and at least one waiter: a request
+        /// for a key that no other one waits for is never refused. Others are refused with
         /// [`Reason::Full`](crate::Reason::Full). Defaults to 1024.
         #[must_use]
         pub fn max_waiters(mut self, waiters: usize) -> Self {
@@ -108,12 +113,33 @@ macro_rules! common_setters {
             self
         }
 
-        /// Holds the lock at most this long. A request that is still being served then is aborted
-        /// with [`Reason::HeldTooLong`](crate::Reason::HeldTooLong), and the lock is released.
-        /// Defaults to no limit. Needs a tokio runtime with its timer.
+        /// Holds the lock at most this long. Then the lock is released, and a handler that is still
+        /// at work is dropped and its request refused with
+        /// [`Reason::HeldTooLong`](crate::Reason::HeldTooLong). A response that is under way ends
+        /// with an error, so that its reader cannot take a part for the whole. Defaults to one
+        /// minute for HTTP, because a client may send and read as slowly as it likes, and to no
+        /// limit for [`KeyedLockLayer`](crate::KeyedLockLayer). Needs a tokio runtime with its
+        /// timer.
         #[must_use]
         pub fn max_hold(mut self, max_hold: std::time::Duration) -> Self {
             self.config.max_hold = Some(max_hold);
+            self
+        }
+
+        /// Holds the lock as long as the request takes. Over HTTP, a client that sends its request
+        /// or reads its answer slowly then closes the key for the others as long as it likes.
+        #[must_use]
+        pub fn without_max_hold(mut self) -> Self {
+            self.config.max_hold = None;
+            self
+        }
+
+        /// Limits how many requests of this layer hold their locks at the same time, for all keys
+        /// together, at least one. More are refused with [`Reason::Full`](crate::Reason::Full).
+        /// Defaults to no limit, and to 1024 for [detached](crate::LockLayer::detach) handlers.
+        #[must_use]
+        pub fn max_held(mut self, holds: usize) -> Self {
+            self.config.limits.held = Some(holds.max(1));
             self
         }
 
@@ -141,7 +167,7 @@ macro_rules! common_setters {
         /// Sets the owner of this layer's locks, which operators see. Defaults to the provider's
         /// owner.
         #[must_use]
-        pub fn owner(mut self, owner: impl Into<std::sync::Arc<str>>) -> Self {
+        pub fn owner(mut self, owner: impl AsRef<str>) -> Self {
             self.config.options = self.config.options.with_owner(owner);
             self
         }

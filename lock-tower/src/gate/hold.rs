@@ -5,20 +5,20 @@ use std::future::Future;
 use std::pin::Pin;
 use std::slice;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use distlock_api::style::contained;
+use distlock_api::style::{Client, Counted, contained, record_failure};
 use distlock_api::{AllGuard, FencingToken, LockGuard, LockKey, Loss, LostSignal};
 use pin_project_lite::pin_project;
-use tokio::task::AbortHandle;
+use tokio::task::coop::{Unconstrained, unconstrained};
 use tokio::time::{Instant, Sleep, sleep_until};
 use tracing::Span;
 
 use super::config::OnLoss;
 use super::record::{self, millis};
 use super::shared::{Ending, Gate};
-use super::tally::Tally;
+use super::tally::{HoldPlace, Tally};
 
 /// The locks of a request. They are released when this is dropped.
 #[derive(Debug)]
@@ -42,11 +42,17 @@ enum Stage {
 }
 
 /// The sources of an early end.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Watch {
     lost: Option<LostSignal>,
     timer: Option<Pin<Box<Sleep>>>,
-    backstop: Option<AbortHandle>,
+    backstop: Option<Pin<Box<Unconstrained<Sleep>>>>,
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch").finish_non_exhaustive()
+    }
 }
 
 impl Hold {
@@ -93,15 +99,15 @@ impl Hold {
     }
 
     /// Enforces the deadline from now on even without polls: a server does not poll a body whose
-    /// reader is slow.
+    /// reader is slow. The timer's waker ends the hold, so that no task is needed for it.
     pub(crate) fn keep_deadline_unpolled(&mut self) {
         if let Some(deadline) = self.slot.deadline() {
-            let slot = self.slot.clone();
-            let backstop = tokio::spawn(async move {
-                sleep_until(deadline).await;
-                slot.end(Ending::TooLong.reason().as_str(), Some(Ending::TooLong));
-            });
-            self.watch.get_or_insert_default().backstop = Some(backstop.abort_handle());
+            let mut timer = Box::pin(unconstrained(sleep_until(deadline)));
+            let waker = Waker::from(self.slot.clone());
+            if timer.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
+                waker.wake();
+            }
+            self.watch.get_or_insert_default().backstop = Some(timer);
         }
     }
 
@@ -118,9 +124,6 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        if let Some(backstop) = self.watch.as_ref().and_then(|watch| watch.backstop.as_ref()) {
-            backstop.abort();
-        }
         match self.stage {
             Stage::Paused => self.slot.end("cancelled", None),
             Stage::Running => self.slot.end("panicked", None),
@@ -187,8 +190,11 @@ pub(crate) struct Slot {
     state: Mutex<State>,
 }
 
+/// What a hold counts in until it ends: the share of its client, and the bound on holds.
+pub(super) type Places = (Option<Counted<Client>>, Option<HoldPlace>);
+
 enum State {
-    Held(Guards),
+    Held(Guards, Places),
     /// `loss` is how the locks had been lost by the end of the hold, even if something else ended
     /// it: a loss is final (C4).
     Ended {
@@ -200,15 +206,19 @@ enum State {
 impl Slot {
     /// Makes the slot of a request that the gate counts as a holder until its [end](Self::end).
     #[inline]
-    pub(super) fn new(gate: Arc<Gate>, guards: Guards, span: Span) -> Arc<Self> {
+    pub(super) fn new(gate: Arc<Gate>, guards: Guards, places: Places, span: Span) -> Arc<Self> {
         let (grants, since) = (Grants::of(&guards), Instant::now());
         let deadline = gate.config.max_hold.and_then(|max_hold| since.checked_add(max_hold));
-        Arc::new(Self { gate, grants, since, deadline, span, state: Mutex::new(State::Held(guards)) })
+        Arc::new(Self { gate, grants, since, deadline, span, state: Mutex::new(State::Held(guards, places)) })
     }
 
     /// Whether a lost lock ends the hold.
     pub(super) fn aborts_on_loss(&self) -> bool {
         self.gate.config.on_loss == OnLoss::Abort
+    }
+
+    pub(crate) fn gate(&self) -> &Gate {
+        &self.gate
     }
 
     pub(crate) fn grants(&self) -> &[(LockKey, FencingToken)] {
@@ -223,14 +233,14 @@ impl Slot {
     /// How the locks were lost, if they were before the hold ended.
     pub(crate) fn loss(&self) -> Option<Loss> {
         match &*self.lock() {
-            State::Held(guards) => guards.loss(),
+            State::Held(guards, _) => guards.loss(),
             State::Ended { loss, .. } => *loss,
         }
     }
 
     pub(crate) fn lost(&self) -> LostSignal {
         match &*self.lock() {
-            State::Held(guards) => guards.lost(),
+            State::Held(guards, _) => guards.lost(),
             State::Ended { loss: Some(loss), .. } => LostSignal::new(std::future::ready(*loss)),
             State::Ended { loss: None, .. } => LostSignal::never(),
         }
@@ -239,8 +249,8 @@ impl Slot {
     /// Why the hold must end, or has ended, early.
     pub(crate) fn check(&self, abort_on_loss: bool) -> Option<Ending> {
         match &*self.lock() {
-            State::Held(guards) if abort_on_loss => guards.loss().map(Ending::Lost),
-            State::Held(_) => None,
+            State::Held(guards, _) if abort_on_loss => guards.loss().map(Ending::Lost),
+            State::Held(..) => None,
             State::Ended { ending, .. } => *ending,
         }
     }
@@ -251,12 +261,13 @@ impl Slot {
         let mut state = self.lock();
         let loss = match (&*state, ending) {
             (State::Ended { .. }, _) => return,
-            (State::Held(_), Some(Ending::Lost(loss))) => Some(loss),
+            (State::Held(..), Some(Ending::Lost(loss))) => Some(loss),
             // Read under the mutex: a lock that was seen as lost stays lost.
-            (State::Held(guards), _) => guards.loss(),
+            (State::Held(guards, _), _) => guards.loss(),
         };
-        let State::Held(guards) = std::mem::replace(&mut *state, State::Ended { ending, loss }) else { return };
+        let State::Held(guards, places) = std::mem::replace(&mut *state, State::Ended { ending, loss }) else { return };
         drop(state);
+        drop(places);
         let hold = self.since.elapsed();
         let outcome = if loss.is_some() { "lost" } else { outcome };
         // Counted at the end, even if the release panics.
@@ -267,6 +278,12 @@ impl Slot {
         contained(|| {
             self.span.record("lock.hold_ms", millis(hold));
             self.span.record("lock.outcome", outcome);
+            match (loss, ending) {
+                (Some(loss), _) => record_failure(&self.span, &loss),
+                (None, Some(_)) => record_failure(&self.span, &Loss::HeldTooLong),
+                (None, None) if outcome == "panicked" => record_failure(&self.span, &"the inner service has panicked"),
+                (None, None) => {}
+            }
             self.span.in_scope(|| {
                 tracing::debug!(
                     lock.class = %class,
@@ -280,6 +297,15 @@ impl Slot {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Wakes when the deadline of the hold has come, which then ends.
+impl Wake for Slot {
+    fn wake(self: Arc<Self>) {
+        if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            self.end(Ending::TooLong.reason().as_str(), Some(Ending::TooLong));
+        }
     }
 }
 

@@ -22,7 +22,7 @@ mod tally;
 
 pub(crate) use admit::{Admission, Admitting, Answer};
 pub use config::OnLoss;
-pub(crate) use config::{Config, common_setters};
+pub(crate) use config::{Config, MAX_HOLD, common_setters};
 pub(crate) use hold::{Guarded, Hold, Slot};
 pub(crate) use shared::{Claims, Ending, Gate};
 pub use tally::Monitor;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use distlock_api::style::{Client, Counted};
 use distlock_api::{Busy, ErrorKind, LockError, LockProvider, Loss, Mode, Wait};
 
 use super::config::Config;
@@ -13,15 +14,20 @@ use crate::keys::KeySet;
 use crate::refusal::{KeyRejection, Reason, Refusal};
 
 /// The keys of a request, and the mode in which it acquires them.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Claims {
     pub(crate) keys: KeySet,
     pub(crate) mode: Mode,
+    /// The class of a layer outside, under whose lock of one of these keys the request is served
+    /// already. To wait for that lock would be to wait for itself.
+    pub(crate) held_by: Option<Arc<str>>,
+    /// The request in the share of its client.
+    pub(crate) place: Option<Counted<Client>>,
 }
 
 impl Claims {
     pub(crate) fn new(keys: KeySet, mode: Mode) -> Self {
-        Self { keys, mode }
+        Self { keys, mode, held_by: None, place: None }
     }
 
     /// Returns how many requests like this one can hold a key at the same time, as far as the wait
@@ -77,7 +83,11 @@ impl Gate {
             Ending::Lost(loss) => refusal.with_source(LockError::new(ErrorKind::Lost, loss.to_string())),
             Ending::TooLong => refusal,
         };
-        tracing::warn!(lock.class = %self.class, lock.outcome = refusal.reason().as_str(), "request aborted");
+        let hint = match ending {
+            Ending::Lost(_) => "",
+            Ending::TooLong => ": if it acquires the lock of its own layer, it waits for itself",
+        };
+        tracing::warn!(lock.class = %self.class, lock.outcome = refusal.reason().as_str(), "request aborted{hint}");
         self.count(&refusal);
         refusal
     }
@@ -87,6 +97,25 @@ impl Gate {
         let refusal = Refusal::new(Reason::Unavailable).with_retry_after(Some(RETRY_OUTAGE));
         self.count(&refusal);
         refusal
+    }
+
+    /// Counts a request in the share of its client.
+    pub(crate) fn enter(&self, client: Client) -> Result<Counted<Client>, Refusal> {
+        self.tally.clients.enter(client, self.config.limits.per_client).ok_or_else(|| {
+            let retry_after = self.tally.pace().estimate(1).unwrap_or(RETRY_UNKNOWN);
+            let refusal = Refusal::new(Reason::ClientLimit).with_retry_after(Some(retry_after));
+            self.count(&refusal);
+            refusal
+        })
+    }
+
+    /// Returns whether both take their locks from the same provider, as far as its name says.
+    pub(crate) fn shares_provider(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.provider, &other.provider) || self.provider.to_string() == other.provider.to_string()
+    }
+
+    pub(crate) fn class(&self) -> &Arc<str> {
+        &self.class
     }
 
     /// The request has no valid key.
@@ -101,6 +130,15 @@ impl Gate {
 
     /// The key was held until the wait was over.
     pub(super) fn stayed_locked(&self, claims: &Claims, wait: Wait, busy: Busy) -> Refusal {
+        if let Some(outer) = &claims.held_by {
+            tracing::error!(
+                lock.class = %self.class,
+                lock.outer_class = %outer,
+                "two lock layers of one route lock the same key, so the request would wait for itself: \
+                 remove one of them, or give them different keys"
+            );
+            return Refusal::new(Reason::Misconfigured);
+        }
         let reason = match (claims.mode, wait) {
             (Mode::Permits { .. }, _) => Reason::NoPermit,
             (_, Wait::Try) => Reason::Busy,
@@ -127,6 +165,12 @@ impl Gate {
     /// Too many requests are waiting.
     pub(super) fn full(&self, claims: &Claims) -> Refusal {
         Refusal::new(Reason::Full).with_retry_after(Some(self.retry_after(claims, Busy::new())))
+    }
+
+    /// Too many requests hold their locks.
+    pub(super) fn holds_are_full(&self) -> Refusal {
+        let retry_after = self.tally.pace().estimate(1).unwrap_or(RETRY_UNKNOWN);
+        Refusal::new(Reason::Full).with_retry_after(Some(retry_after))
     }
 
     /// Returns the average hold time times the length of the queue, the holder included; of permits

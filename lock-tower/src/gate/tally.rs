@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use distlock_api::LockKey;
+use distlock_api::style::{Client, Counts};
 use tokio::sync::Notify;
 
 use super::flow::Flow;
@@ -20,6 +21,9 @@ pub(crate) struct Tally {
     flow: Flow,
     pace: Apart<Pace>,
     pub(super) waiters: Arc<Waiters>,
+    /// The requests of each client that wait or hold.
+    pub(super) clients: Arc<Counts<Client>>,
+    holds: Arc<AtomicUsize>,
     failed_open: AtomicU64,
     refused: [AtomicU64; Reason::ALL.len()],
     /// How many calls of [`Monitor::idle`] wait.
@@ -57,6 +61,18 @@ impl Tally {
         self.notify_watchers();
     }
 
+    /// Whether the bound on holds is reached.
+    pub(super) fn holds_are_full(&self, limits: Limits) -> bool {
+        limits.held.is_some_and(|limit| self.holds.load(Relaxed) >= limit)
+    }
+
+    /// Counts a hold against the bound, if there is one. Returns `None` if it is one too many.
+    pub(super) fn enter_hold(&self, limits: Limits) -> Option<Option<HoldPlace>> {
+        let Some(limit) = limits.held else { return Some(None) };
+        self.holds.fetch_update(Relaxed, Relaxed, |holds| (holds < limit).then_some(holds + 1)).ok()?;
+        Some(Some(HoldPlace(self.holds.clone())))
+    }
+
     pub(super) fn left(&self) {
         self.flow.left();
         self.notify_watchers();
@@ -73,6 +89,16 @@ impl Tally {
         if self.watchers.load(SeqCst) > 0 {
             self.idle.notify_waiters();
         }
+    }
+}
+
+/// A hold that counts against the bound, until dropped.
+#[derive(Debug)]
+pub(super) struct HoldPlace(Arc<AtomicUsize>);
+
+impl Drop for HoldPlace {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
     }
 }
 
@@ -208,7 +234,18 @@ impl Pace {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) per_key: usize,
+    /// Further waiters are let in only to the fair share of their key.
     pub(crate) total: usize,
+    /// Of one client, waiting or holding.
+    pub(crate) per_client: usize,
+    /// The holds of all clients, if they are bounded.
+    pub(crate) held: Option<usize>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { per_key: 64, total: 1024, per_client: 256, held: None }
+    }
 }
 
 /// The waiting requests. Keys without a waiter take no memory.
@@ -236,14 +273,14 @@ impl Waiters {
     pub(crate) fn is_full(&self, keys: &KeySet, limits: Limits) -> bool {
         match self.total() {
             0 => false,
-            total => total >= limits.total || self.ahead(keys) >= limits.per_key,
+            total => !has_room(&self.lock(), total, keys, limits),
         }
     }
 
     /// Adds a waiter. Returns `None` if that is one too many.
     pub(crate) fn enter(self: &Arc<Self>, keys: &KeySet, limits: Limits) -> Option<Waiting> {
         let mut queues = self.lock();
-        if self.total() >= limits.total || longest(&queues, keys) >= limits.per_key {
+        if !has_room(&queues, self.total(), keys, limits) {
             return None;
         }
         for key in keys.as_slice() {
@@ -269,6 +306,15 @@ impl Waiters {
     fn lock(&self) -> MutexGuard<'_, HashMap<LockKey, usize>> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether one more request may wait for these keys. Once `limits.total` is reached, a key may
+/// still have its fair share of that number, and at least one waiter. So requests that wait for
+/// other keys, however many, never close this one.
+fn has_room(queues: &HashMap<LockKey, usize>, total: usize, keys: &KeySet, limits: Limits) -> bool {
+    let longest = longest(queues, keys);
+    let share = (limits.total / queues.len().max(1)).max(1);
+    longest < limits.per_key && (total < limits.total || longest < share)
 }
 
 fn longest(queues: &HashMap<LockKey, usize>, keys: &KeySet) -> usize {
@@ -319,15 +365,34 @@ mod tests {
     #[test]
     fn both_bounds_hold_and_nothing_is_left_behind() {
         let waiters = Arc::new(Waiters::default());
-        let limits = Limits { per_key: 1, total: 2 };
+        let limits = Limits { per_key: 1, total: 2, ..Limits::default() };
         let a = waiters.enter(&keys(["a"]), limits).unwrap();
         assert!(waiters.enter(&keys(["a"]), limits).is_none() && waiters.is_full(&keys(["a"]), limits));
         assert!(waiters.enter(&keys(["a", "b"]), limits).is_none(), "one full key is enough");
         let bc = waiters.enter(&keys(["b", "c"]), limits).unwrap();
         assert_eq!((waiters.total(), waiters.ahead(&keys(["c", "x"]))), (2, 1));
-        assert!(waiters.is_full(&keys(["d"]), limits), "two in total");
-        drop((a, bc));
+        let d = waiters.enter(&keys(["d"]), limits).expect("no request waits for it");
+        assert!(waiters.is_full(&keys(["d"]), limits));
+        drop((a, bc, d));
         assert_eq!(waiters.total(), 0);
+        assert!(waiters.lock().is_empty());
+    }
+
+    #[test]
+    fn each_key_has_a_fair_share_of_a_full_house() {
+        let waiters = Arc::new(Waiters::default());
+        let limits = Limits { per_key: 6, total: 8, ..Limits::default() };
+        let mut inside: Vec<_> = ["a"; 6].map(|key| waiters.enter(&keys([key]), limits).unwrap()).into();
+        assert!(waiters.enter(&keys(["a"]), limits).is_none(), "six of a key");
+        let mut enter = |key| waiters.enter(&keys([key]), limits).map(|waiting| inside.push(waiting)).is_some();
+        assert!(enter("b") && enter("b"), "eight in total");
+        assert!(!enter("a"));
+        assert!(enter("b") && enter("b"), "four each");
+        assert!(!enter("b"));
+        // The first of a new key is let in; then each may have two.
+        assert!(enter("c") && enter("c"));
+        assert!(!enter("c") && !enter("a") && !enter("b"));
+        drop(inside);
         assert!(waiters.lock().is_empty());
     }
 }

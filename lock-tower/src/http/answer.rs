@@ -68,7 +68,7 @@ fn usual_status(reason: Reason) -> StatusCode {
         Reason::Timeout | Reason::Full | Reason::Unavailable | Reason::Lost | Reason::HeldTooLong => {
             StatusCode::SERVICE_UNAVAILABLE
         }
-        Reason::NoPermit => StatusCode::TOO_MANY_REQUESTS,
+        Reason::NoPermit | Reason::ClientLimit => StatusCode::TOO_MANY_REQUESTS,
         Reason::BadKey => StatusCode::BAD_REQUEST,
         Reason::NotFound => StatusCode::NOT_FOUND,
         Reason::Misconfigured => StatusCode::INTERNAL_SERVER_ERROR,
@@ -96,7 +96,7 @@ impl Refusal {
     /// |---|---|
     /// | `Busy`, `Lost` | `ABORTED` (10) |
     /// | `Timeout` | `DEADLINE_EXCEEDED` (4) |
-    /// | `NoPermit`, `Full`, `HeldTooLong` | `RESOURCE_EXHAUSTED` (8) |
+    /// | `NoPermit`, `Full`, `ClientLimit`, `HeldTooLong` | `RESOURCE_EXHAUSTED` (8) |
     /// | `Unavailable` | `UNAVAILABLE` (14) |
     /// | `BadKey` | `INVALID_ARGUMENT` (3) |
     /// | `NotFound` | `NOT_FOUND` (5) |
@@ -108,7 +108,7 @@ impl Refusal {
             Reason::BadKey => 3,
             Reason::Timeout => 4,
             Reason::NotFound => 5,
-            Reason::NoPermit | Reason::Full | Reason::HeldTooLong => 8,
+            Reason::NoPermit | Reason::Full | Reason::ClientLimit | Reason::HeldTooLong => 8,
             Reason::Rejected => 9,
             Reason::Busy | Reason::Lost => 10,
             Reason::Misconfigured => 13,
@@ -135,6 +135,7 @@ const fn title(reason: Reason) -> &'static str {
         Reason::Timeout => "Resource stayed locked",
         Reason::NoPermit => "Too many requests at once",
         Reason::Full => "Too many requests for a resource",
+        Reason::ClientLimit => "Too many requests of one client",
         Reason::Unavailable => "Lock service not available",
         Reason::Lost => "Lock lost",
         Reason::HeldTooLong => "Lock held too long",

@@ -80,9 +80,12 @@ where
         match admission {
             Ok(Admission::Held(hold)) => {
                 let extensions = request.extensions_mut();
-                if !rules.keeps_outer_lock() || extensions.get::<HeldLock>().is_none() {
-                    extensions.insert(HeldLock::of(&hold));
-                }
+                let held = match (HeldLock::of(&hold), extensions.remove::<HeldLock>()) {
+                    (held, None) => held,
+                    (held, Some(outer)) if rules.keeps_outer_lock() => outer.beside(held),
+                    (held, Some(outer)) => held.beside(outer),
+                };
+                extensions.insert(held);
                 let running = R::start(service.call(request), hold, rules);
                 Self { state: State::Running { running } }
             }

@@ -5,24 +5,30 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use distlock_api::{LockError, LockProvider, Mode};
+use distlock_api::{LockProvider, Mode};
 use http::request::Parts;
 use http::{HeaderName, Response, StatusCode};
 use tower_layer::Layer;
 
 use super::answer::Answers;
 use super::deadline::DeadlineUnit;
-use super::rules::{Applies, HoldUntil, Modes, Rules, Shared};
+use super::rules::{Applies, HoldUntil, Modes, NameClient, Rules, Shared};
 use super::run::{Attached, Detached};
 use super::service::LockService;
-use crate::gate::{Config, Gate, Tally, common_setters};
+use crate::gate::{Config, Gate, MAX_HOLD, Tally, common_setters};
 use crate::key::ExtractKey;
 use crate::refusal::{Reason, Refusal};
+
+/// The bound on the holds of a layer with detached handlers, unless it says otherwise.
+const MAX_DETACHED: usize = 1024;
 
 /// Takes a lock around each request to an HTTP service. See the [crate](crate) for what happens to
 /// a request, and the [module](crate::http) for bodies.
 ///
 /// All services that one layer and its clones make share their limits, averages and counters.
+///
+/// A handler gets the lock as a [`HeldLock`](crate::HeldLock). If it acquires the same key from the
+/// provider again, it [waits for itself](crate#a-request-that-waits-for-itself).
 ///
 /// ```
 /// use std::time::Duration;
@@ -32,11 +38,11 @@ use crate::refusal::{Reason, Refusal};
 /// use http::HeaderName;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let tenant = HeaderKey::typed::<u32>("tenant", HeaderName::from_static("x-tenant"))?.required();
+/// let tenant = HeaderKey::typed::<u32>("tenant", HeaderName::from_static("x-tenant"))?;
 /// let layer = LockLayer::new(MemoryProvider::new(), tenant)
 ///     .wait_up_to(Duration::from_secs(2))
-///     .max_hold(Duration::from_secs(60))
-///     .shared_for_safe_methods()?; // only this one can fail
+///     .max_hold(Duration::from_secs(10))
+///     .shared_for_safe_methods();
 /// # Ok(())
 /// # }
 /// ```
@@ -65,6 +71,7 @@ pub struct LockLayer<K, M = Attached> {
     answers: Answers,
     deadlines: Vec<(HeaderName, DeadlineUnit)>,
     applies: Option<Arc<Applies>>,
+    client: Option<Arc<NameClient>>,
     modes: Modes,
     run: PhantomData<fn() -> M>,
 }
@@ -77,12 +84,13 @@ impl<K: ExtractKey> LockLayer<K> {
             provider: Arc::new(provider),
             class: key.class().into(),
             key: Arc::new(key),
-            config: Config::default(),
+            config: Config { max_hold: Some(MAX_HOLD), ..Config::default() },
             tally: Arc::default(),
             hold_until: HoldUntil::default(),
             answers: Answers::default(),
             deadlines: Vec::new(),
             applies: None,
+            client: None,
             modes: Modes::default(),
             run: PhantomData,
         }
@@ -96,6 +104,11 @@ impl<K> LockLayer<K, Attached> {
     /// The handler runs in a task of its own, so it must be `Send + 'static`, and needs a tokio
     /// runtime. A client that disconnects while it *waits* still leaves the queue. When the handler
     /// has answered and the client is gone, the response is dropped and the lock released.
+    ///
+    /// A client can begin requests and go away as fast as it can send, so handlers could pile up. A
+    /// limit outside, such as tower's `ConcurrencyLimit`, does not see those whose clients have
+    /// gone: at most 1024 requests of this layer hold their locks ([`max_held`](Self::max_held)),
+    /// and each client has [a share](Self::max_requests_per_client).
     ///
     /// A graceful shutdown of the server does not wait for detached handlers:
     /// [`Monitor::idle`](crate::Monitor::idle) does.
@@ -117,7 +130,8 @@ impl<K> LockLayer<K, Attached> {
     /// # }
     /// ```
     #[must_use]
-    pub fn detach(self) -> LockLayer<K, Detached> {
+    pub fn detach(mut self) -> LockLayer<K, Detached> {
+        self.config.limits.held.get_or_insert(MAX_DETACHED);
         self.with_run()
     }
 }
@@ -160,13 +174,14 @@ impl<K, M> LockLayer<K, M> {
     /// exclusive for the others: readers are served together, and none while a writer is. Defaults
     /// to safe methods passing without the lock.
     ///
-    /// # Errors
-    /// [`Unsupported`](distlock_api::ErrorKind::Unsupported) if the provider has no
-    /// [shared locks](distlock_api::Capabilities::shared).
-    pub fn shared_for_safe_methods(mut self) -> Result<Self, LockError> {
-        self.ensure_supported(Mode::Shared)?;
+    /// # Panics
+    /// If the provider has no [shared locks](distlock_api::Capabilities::shared): no such request
+    /// could be served.
+    #[must_use]
+    pub fn shared_for_safe_methods(mut self) -> Self {
+        self.ensure_supported(Mode::Shared);
         self.modes = Modes::SharedIfSafe;
-        Ok(self)
+        self
     }
 
     /// Sets the [mode](Mode) in which a request acquires its keys. Then requests with safe methods
@@ -193,18 +208,21 @@ impl<K, M> LockLayer<K, M> {
     }
 
     /// Acquires all keys in this mode.
-    pub(super) fn always(mut self, mode: Mode) -> Result<Self, LockError> {
-        self.ensure_supported(mode)?;
+    pub(super) fn always(mut self, mode: Mode) -> Self {
+        self.ensure_supported(mode);
         self.modes = Modes::Always(mode);
-        Ok(self)
+        self
     }
 
-    fn ensure_supported(&self, mode: Mode) -> Result<(), LockError> {
-        mode.ensure_supported(&self.provider.to_string(), &self.provider.capabilities())
+    /// Panics where every request would be refused: the service must not start.
+    fn ensure_supported(&self, mode: Mode) {
+        if let Err(error) = mode.ensure_supported(&self.provider.to_string(), &self.provider.capabilities()) {
+            panic!("{error}");
+        }
     }
 
-    /// Sets which requests need the lock; others pass. Defaults to unsafe methods: all but GET,
-    /// HEAD, OPTIONS and TRACE. If a mode is set, defaults to all requests.
+    /// Sets which requests need the lock; others pass, and OPTIONS always does. Defaults to unsafe
+    /// methods: all but GET, HEAD, OPTIONS and TRACE. If a mode is set, defaults to all requests.
     ///
     /// ```
     /// use distlock_memory::MemoryProvider;
@@ -221,6 +239,44 @@ impl<K, M> LockLayer<K, M> {
     #[must_use]
     pub fn only_if(mut self, applies: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.applies = Some(Arc::new(applies));
+        self
+    }
+
+    /// Names the client of a request, such as its authenticated user. A client has at most
+    /// [`max_requests_per_client`](Self::max_requests_per_client) requests at once. A request
+    /// without a name counts in no share.
+    ///
+    /// Defaults to the address of the connection's peer, with the feature `axum` and if the server
+    /// provides it (`into_make_service_with_connect_info::<SocketAddr>()`). The addresses of an
+    /// IPv6 network of 64 bits are one client. Behind a proxy all requests come from one peer:
+    /// return what identifies their clients there, in a form that the clients cannot choose.
+    ///
+    /// ```
+    /// use distlock_memory::MemoryProvider;
+    /// use distlock_tower::{LockLayer, key::FixedKey};
+    ///
+    /// #[derive(Clone)]
+    /// struct User(String); // what the authentication outside has established
+    ///
+    /// # fn main() -> Result<(), distlock_api::LockError> {
+    /// let layer = LockLayer::new(MemoryProvider::new(), FixedKey::new("orders")?)
+    ///     .client(|request| request.extensions.get::<User>().map(|user| user.0.clone()))
+    ///     .max_requests_per_client(8);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn client(mut self, name: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static) -> Self {
+        self.client = Some(Arc::new(name));
+        self
+    }
+
+    /// Limits how many requests of one [client](Self::client) wait or hold at the same time, at
+    /// least one. More are refused with [`Reason::ClientLimit`]. Defaults to 256, a quarter of
+    /// [`max_waiters`](Self::max_waiters).
+    #[must_use]
+    pub fn max_requests_per_client(mut self, requests: usize) -> Self {
+        self.config.limits.per_client = requests.max(1);
         self
     }
 
@@ -302,6 +358,7 @@ impl<K, M> LockLayer<K, M> {
             answers: self.answers,
             deadlines: self.deadlines,
             applies: self.applies,
+            client: self.client,
             modes: self.modes,
             run: PhantomData,
         }
@@ -319,6 +376,7 @@ impl<S, K, M> Layer<S> for LockLayer<K, M> {
             answers: self.answers.clone(),
             deadlines: self.deadlines.clone().into(),
             applies: self.applies.clone(),
+            client: self.client.clone(),
             modes: self.modes.clone(),
         };
         LockService::new(inner, Arc::new(Shared { key: self.key.clone(), rules: Arc::new(rules) }))
@@ -337,6 +395,7 @@ impl<K, M> Clone for LockLayer<K, M> {
             answers: self.answers.clone(),
             deadlines: self.deadlines.clone(),
             applies: self.applies.clone(),
+            client: self.client.clone(),
             modes: self.modes.clone(),
             run: PhantomData,
         }

@@ -1,11 +1,10 @@
 //! The layer that limits how many requests of a key are served at the same time.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use distlock_api::{LeaseOptions, LockError, LockProvider, Mode};
+use distlock_api::{LeaseOptions, LockProvider, Mode};
 use http::request::Parts;
 use http::{HeaderName, Response, StatusCode};
 use tower_layer::Layer;
@@ -29,8 +28,8 @@ use crate::refusal::{Reason, Refusal};
 ///
 /// # fn run() -> Result<(), Box<dyn std::error::Error>> {
 /// // At most ten requests of a tenant at the same time.
-/// let tenant = HeaderKey::typed::<u32>("tenant", HeaderName::from_static("x-tenant"))?.required();
-/// let layer = PermitLayer::new(MemoryProvider::new(), tenant, 10)?;
+/// let tenant = HeaderKey::typed::<u32>("tenant", HeaderName::from_static("x-tenant"))?;
+/// let layer = PermitLayer::new(MemoryProvider::new(), tenant, 10);
 /// # let _ = layer;
 /// # Ok(())
 /// # }
@@ -44,8 +43,8 @@ use crate::refusal::{Reason, Refusal};
 /// their names.
 ///
 /// It differs from `LockLayer` in this:
-/// * All requests need a permit, those with safe methods, too; [`only_if`](Self::only_if) changes
-///   that.
+/// * All requests but OPTIONS need a permit, those with safe methods, too;
+///   [`only_if`](Self::only_if) changes that.
 /// * The [`HeldLock`](crate::HeldLock) of a layer outside stays in the extensions. Without one, the
 ///   handler sees its permit there.
 /// * Permits and locks of one key exclude each other: give this layer keys of its own.
@@ -59,17 +58,13 @@ impl<K: ExtractKey> PermitLayer<K> {
     /// Takes permits from this provider, `n` for each key of this extractor: a closure, or one of
     /// [`key`](crate::key). Every replica must have the same `n`.
     ///
-    /// # Errors
-    /// * [`InvalidOptions`](distlock_api::ErrorKind::InvalidOptions) if `n` is zero, or greater
-    ///   than [`Mode::MAX_HOLDERS`];
-    /// * [`Unsupported`](distlock_api::ErrorKind::Unsupported) if the provider has no
-    ///   [permits](distlock_api::Capabilities::permits).
-    pub fn new(provider: impl LockProvider, key: K, n: u32) -> Result<Self, LockError> {
-        if usize::try_from(n).is_ok_and(|n| n > Mode::MAX_HOLDERS) {
-            let most = Mode::MAX_HOLDERS;
-            return Err(LockError::invalid_options(format!("{n} permits: a key has at most {most} holders")));
-        }
-        Ok(Self { locks: LockLayer::new(provider, key).always(Mode::Permits { take: 1, of: n })? })
+    /// # Panics
+    /// If `n` is zero or greater than [`Mode::MAX_HOLDERS`], or if the provider has no
+    /// [permits](distlock_api::Capabilities::permits): no request could be served.
+    pub fn new(provider: impl LockProvider, key: K, n: u32) -> Self {
+        let most = Mode::MAX_HOLDERS;
+        assert!(usize::try_from(n).is_ok_and(|n| n <= most), "{n} permits: a key has at most {most} holders");
+        Self { locks: LockLayer::new(provider, key).always(Mode::Permits { take: 1, of: n }) }
     }
 }
 
@@ -98,7 +93,7 @@ impl<K, M> PermitLayer<K, M> {
     setters! {
         /// Sets the name of the layer in spans and metrics. Defaults to the class of the key
         /// extractor.
-        class(class: impl Into<Arc<str>>);
+        class(class: impl AsRef<str>);
         /// Waits at most this long for a permit, or less if the caller's deadline is nearer.
         /// Defaults to 5 s.
         wait_up_to(wait: Duration);
@@ -107,27 +102,38 @@ impl<K, M> PermitLayer<K, M> {
         /// Limits how many requests of this layer wait for one key. More are refused with
         /// [`Reason::Full`]. Defaults to 64.
         max_waiters_per_key(waiters: usize);
-        /// Limits how many requests of this layer wait, for all keys together. More are refused
-        /// with [`Reason::Full`]. Defaults to 1024.
+        /// Limits how many requests of this layer wait, for all keys together. See
+        /// [`LockLayer::max_waiters`]. Defaults to 1024.
         max_waiters(waiters: usize);
+        /// Limits how many requests of this layer hold their permits, for all keys together. See
+        /// [`LockLayer::max_held`].
+        max_held(holds: usize);
+        /// Names the client of a request. See [`LockLayer::client`].
+        client(name: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static);
+        /// Limits how many requests of one client wait or hold at the same time. More are refused
+        /// with [`Reason::ClientLimit`]. Defaults to 256.
+        max_requests_per_client(requests: usize);
         /// Sets what happens when the permit is lost while the request is served. Defaults to
         /// [`OnLoss::Abort`].
         on_loss(on_loss: OnLoss);
         /// Holds the permit at most this long; then the request is aborted with
-        /// [`Reason::HeldTooLong`]. Defaults to no limit. See [`LockLayer::max_hold`].
+        /// [`Reason::HeldTooLong`]. Defaults to one minute. See [`LockLayer::max_hold`].
         max_hold(max_hold: Duration);
+        /// Holds the permit as long as the request takes. See [`LockLayer::without_max_hold`].
+        without_max_hold();
         /// Sets the lease terms that differ from the provider's, for example the ttl: how long the
         /// permit of a replica that died is missing. Defaults to none.
         lease(lease: LeaseOptions);
         /// Sets the owner of this layer's permits, which operators see. Defaults to the provider's
         /// owner.
-        owner(owner: impl Into<Arc<str>>);
+        owner(owner: impl AsRef<str>);
         /// Serves requests **without any limit** when the lock service cannot be reached. Defaults
         /// to refusing them. See [`LockLayer::fail_open`].
         fail_open();
         /// Sets until when a request holds its permit. Defaults to [`HoldUntil::Body`].
         hold_until(until: HoldUntil);
-        /// Sets which requests need a permit; others pass. Defaults to all.
+        /// Sets which requests need a permit; others pass. Defaults to all but OPTIONS, which
+        /// always pass.
         only_if(applies: impl Fn(&Parts) -> bool + Send + Sync + 'static);
         /// Answers refusals with the responses of this function. See [`LockLayer::refuse_with`].
         refuse_with(answer: impl Fn(&Refusal) -> Response<Bytes> + Send + Sync + 'static);

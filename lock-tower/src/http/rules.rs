@@ -4,14 +4,17 @@
 use std::fmt;
 use std::sync::Arc;
 
-use distlock_api::Mode;
+use distlock_api::style::Client;
+use distlock_api::{LockKey, Mode};
 use http::request::Parts;
 use http::{HeaderName, Method, Response};
 
 use super::answer::Answers;
 use super::body::LockBody;
 use super::deadline::DeadlineUnit;
-use crate::gate::Gate;
+use crate::gate::{Claims, Gate};
+use crate::held::HeldLock;
+use crate::keys::KeySet;
 use crate::refusal::Refusal;
 
 /// Until when a request holds its lock.
@@ -26,6 +29,7 @@ pub enum HoldUntil {
 }
 
 pub(super) type Applies = dyn Fn(&Parts) -> bool + Send + Sync;
+pub(super) type NameClient = dyn Fn(&Parts) -> Option<String> + Send + Sync;
 
 /// In which mode a request acquires its keys.
 #[derive(Clone, Default)]
@@ -69,11 +73,17 @@ pub(super) struct Rules {
     pub(super) answers: Answers,
     pub(super) deadlines: Arc<[(HeaderName, DeadlineUnit)]>,
     pub(super) applies: Option<Arc<Applies>>,
+    pub(super) client: Option<Arc<NameClient>>,
     pub(super) modes: Modes,
 }
 
 impl Rules {
+    /// Whether a request needs the lock. OPTIONS never does: a browser sends it before the request
+    /// itself, and its answer depends on no resource.
     pub(super) fn applies(&self, parts: &Parts) -> bool {
+        if parts.method == Method::OPTIONS {
+            return false;
+        }
         match (&self.applies, &self.modes) {
             (Some(applies), _) => applies(parts),
             (None, Modes::Exclusive) => !is_safe(&parts.method),
@@ -86,13 +96,40 @@ impl Rules {
         matches!(self.modes, Modes::Always(_))
     }
 
-    pub(super) fn mode(&self, parts: &Parts) -> Mode {
-        self.modes.of(parts)
+    /// Returns what a request claims, or refuses it because of its client.
+    pub(super) fn claims(&self, keys: KeySet, parts: &Parts) -> Result<Claims, Refusal> {
+        let mut claims = Claims::new(keys, self.modes.of(parts));
+        claims.held_by = self.held_by(claims.keys.as_slice(), parts);
+        claims.place = self.client(parts).map(|client| self.gate.enter(client)).transpose()?;
+        Ok(claims)
+    }
+
+    fn held_by(&self, keys: &[LockKey], parts: &Parts) -> Option<Arc<str>> {
+        parts.extensions.get::<HeldLock>()?.class_with(keys, &self.gate)
+    }
+
+    fn client(&self, parts: &Parts) -> Option<Client> {
+        match &self.client {
+            Some(name) => name(parts).map(Client::named),
+            None => peer(parts),
+        }
     }
 
     pub(super) fn refuse<B>(&self, refusal: &Refusal) -> Response<LockBody<B>> {
         self.answers.answer(refusal).map(LockBody::refused)
     }
+}
+
+/// The peer of the connection, if the server has put it into the request.
+#[cfg(feature = "axum")]
+fn peer(parts: &Parts) -> Option<Client> {
+    let info = parts.extensions.get::<axum::extract::ConnectInfo<std::net::SocketAddr>>()?;
+    Some(Client::peer(info.0.ip()))
+}
+
+#[cfg(not(feature = "axum"))]
+fn peer(_: &Parts) -> Option<Client> {
+    None
 }
 
 impl fmt::Debug for Rules {

@@ -14,7 +14,7 @@ use super::deadline::deadline;
 use super::future::LockFuture;
 use super::rules::Shared;
 use super::run::{Attached, AttachedCall, Detached, DetachedCall, Start};
-use crate::gate::{Answer, Claims};
+use crate::gate::Answer;
 use crate::inner::{give_back, inner_accessors};
 use crate::key::ExtractKey;
 
@@ -66,7 +66,13 @@ impl<S, K, M> LockService<S, K, M> {
                 return LockFuture::refused(rules.gate.rejected(rejection), rules.clone());
             }
         };
-        let claims = Claims::new(keys, rules.mode(&parts));
+        let claims = match rules.claims(keys, &parts) {
+            Ok(claims) => claims,
+            Err(refusal) => {
+                give_back(&mut self.inner);
+                return LockFuture::refused(refusal, rules.clone());
+            }
+        };
         let answer = rules.gate.admit(claims, || deadline(&parts.headers, &rules.deadlines));
         let request = Request::from_parts(parts, body);
         match answer {

@@ -15,14 +15,14 @@ use crate::refusal::KeyRejection;
 /// The value of a header, within a namespace: value `acme` in namespace `tenant` is the key
 /// `tenant/acme`.
 ///
-/// Requests without the header pass, unless it is [`required`](Self::required). An empty value, one
-/// that is not UTF-8, and several values are bad keys.
+/// A request without the header is refused as a bad key (400), unless it is
+/// [`optional`](Self::optional). So are an empty value, one that is not UTF-8, and several values.
 ///
 /// ```
 /// use distlock_tower::key::HeaderKey;
 /// use http::HeaderName;
 ///
-/// let by_tenant = HeaderKey::typed::<u32>("tenant", HeaderName::from_static("x-tenant"))?.required();
+/// let by_tenant = HeaderKey::typed::<u32>("tenant", HeaderName::from_static("x-tenant"))?;
 /// # Ok::<(), distlock_tower::key::InvalidExtractor>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ pub struct HeaderKey {
     namespace: String,
     name: HeaderName,
     value: Canonical,
-    required: bool,
+    optional: bool,
 }
 
 impl HeaderKey {
@@ -52,14 +52,14 @@ impl HeaderKey {
     }
 
     fn new(in_namespace: &str, name: HeaderName, value: Canonical) -> Result<Self, InvalidExtractor> {
-        Ok(Self { namespace: namespace(in_namespace)?, name, value, required: false })
+        Ok(Self { namespace: namespace(in_namespace)?, name, value, optional: false })
     }
 
-    /// Rejects requests without the header as bad keys (400). Defaults to letting them pass without
-    /// a lock.
+    /// Lets requests without the header pass **without a lock**. Any client can leave a header out.
+    /// Defaults to rejecting them as bad keys (400).
     #[must_use]
-    pub fn required(mut self) -> Self {
-        self.required = true;
+    pub fn optional(mut self) -> Self {
+        self.optional = true;
         self
     }
 }
@@ -69,10 +69,8 @@ impl ExtractKey for HeaderKey {
         let mut values = parts.headers.get_all(&self.name).iter();
         let value = match (values.next(), values.next()) {
             (Some(value), None) => value,
-            (None, _) if self.required => {
-                return Err(KeyRejection::bad_key(format!("header {} is missing", self.name)));
-            }
-            (None, _) => return Ok(None),
+            (None, _) if self.optional => return Ok(None),
+            (None, _) => return Err(KeyRejection::bad_key(format!("header {} is missing", self.name))),
             (Some(_), Some(_)) => return Err(KeyRejection::bad_key(format!("header {} is repeated", self.name))),
         };
         let value = std::str::from_utf8(value.as_bytes()).unwrap_or_default();
@@ -116,11 +114,11 @@ mod tests {
         let key = HeaderKey::text("tenant", HeaderName::from_static("x-tenant")).unwrap();
         assert_eq!(extract(&key, &[b"acme"]), Ok(Some("tenant/acme".into())));
         assert_eq!(extract(&key, &[b"a/b"]), Ok(Some("tenant/a%2Fb".into())));
-        assert_eq!(extract(&key, &[]), Ok(None));
+        assert_eq!(extract(&key, &[]), Err(false));
         for bad in [&[b"a" as &[u8], b"b"] as &[&[u8]], &[b""], &[b"\xff"], &[&[b'x'; 1100]]] {
             assert_eq!(extract(&key, bad), Err(false), "{bad:?}");
         }
-        assert_eq!(extract(&key.required(), &[]), Err(false));
+        assert_eq!(extract(&key.optional(), &[]), Ok(None));
         let number = HeaderKey::typed::<u32>("tenant", HeaderName::from_static("x-tenant")).unwrap();
         assert_eq!(extract(&number, &[b"+07"]), Ok(Some("tenant/7".into())));
         assert_eq!(extract(&number, &[b"seven"]), Err(false));

@@ -1,7 +1,6 @@
-//! Keys of a namespace and of values from requests.
+//! Keys of a namespace, and their text.
 
 use std::cell::Cell;
-use std::fmt::Write;
 
 use distlock_api::{LockError, LockKey};
 
@@ -33,44 +32,6 @@ pub(super) fn written(write: impl FnOnce(&mut String)) -> Result<LockKey, LockEr
     key
 }
 
-const fn is_special(char: char) -> bool {
-    matches!(char, '%' | '/' | '&' | '=' | ' ')
-}
-
-/// The bytes that are not escaped, which most values consist of.
-const PLAIN: [bool; 256] = {
-    let mut plain = [false; 256];
-    let mut byte = 0x21_u8;
-    while byte < 0x7f {
-        plain[byte as usize] = !is_special(byte as char);
-        byte += 1;
-    }
-    plain
-};
-
-/// Appends a value, escaped so that it cannot be confused with the text after it. Different values
-/// stay different.
-pub(crate) fn push_escaped(key: &mut String, value: &str) {
-    if value.bytes().all(|byte| PLAIN[usize::from(byte)]) {
-        key.push_str(value);
-        return;
-    }
-    for char in value.chars() {
-        if is_special(char) || char.is_control() {
-            push_hex(key, char);
-        } else {
-            key.push(char);
-        }
-    }
-}
-
-fn push_hex(key: &mut String, char: char) {
-    for byte in char.encode_utf8(&mut [0; 4]).bytes() {
-        // Writing to a string does not fail.
-        let _ = write!(key, "%{byte:02X}");
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,15 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn no_value_looks_like_two() {
-        let mut key = String::new();
-        push_escaped(&mut key, "a/b&c=d%2F é\n");
-        assert_eq!(key, "a%2Fb%26c%3Dd%252F%20é%0A");
-        for plain in ["a-7_(x)~", "é"] {
-            key.clear();
-            push_escaped(&mut key, plain);
-            assert_eq!(key, plain);
-        }
+    fn a_namespace_is_one_segment() {
         assert!(namespace("orders").is_ok());
         for bad in ["", "a/b", "a%", "a\0"] {
             assert!(namespace(bad).is_err(), "{bad:?}");

@@ -5,10 +5,11 @@ use std::str::FromStr;
 
 use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{FromRequestParts, MatchedPath, RawPathParams};
+use distlock_api::style::push_escaped;
 use http::request::Parts;
 
 use super::ExtractKey;
-use super::names::{push_escaped, written};
+use super::names::written;
 use super::value::Canonical;
 use crate::keys::KeySet;
 use crate::refusal::KeyRejection;

@@ -3,7 +3,7 @@
 use std::fmt::{self, Display, Write};
 use std::str::FromStr;
 
-use super::names::push_escaped;
+use distlock_api::style::push_escaped;
 
 /// How a value is normalized, so that all its spellings are one key.
 #[derive(Clone, Copy)]

@@ -8,7 +8,7 @@ use axum::response::IntoResponse;
 use axum::routing::{any, get};
 use bytes::Bytes;
 use distlock_memory::MemoryProvider;
-use distlock_tower::{LockLayer, key::RouteKey};
+use distlock_tower::{HeldLock, LockLayer, key::RouteKey};
 use futures_util::stream;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::Frame;
@@ -99,6 +99,40 @@ async fn upgrades_work_and_do_not_hold_the_lock() {
     let response = client.send(request).await.unwrap();
     assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
     assert_eq!(provider.keys_in_use(), 0);
+    let mut io = TokioIo::new(soon("the upgrade", hyper::upgrade::on(response)).await.unwrap());
+    io.write_all(b"ping").await.unwrap();
+    let mut pong = [0; 4];
+    soon("the pong", io.read_exact(&mut pong)).await.unwrap();
+    assert_eq!(&pong, b"pong");
+}
+
+/// A WebSocket over HTTP/2, for example: CONNECT with a protocol.
+#[tokio::test]
+async fn extended_connects_work_and_do_not_hold_the_lock() {
+    let provider = MemoryProvider::new();
+    let connect = |held: Option<HeldLock>, mut request: axum::extract::Request| async move {
+        if request.method() == Method::OPTIONS {
+            return;
+        }
+        assert!(held.is_some(), "the lock covers the head");
+        let upgrading = hyper::upgrade::on(&mut request);
+        tokio::spawn(async move {
+            let mut io = TokioIo::new(upgrading.await.unwrap());
+            let mut ping = [0; 4];
+            io.read_exact(&mut ping).await.unwrap();
+            io.write_all(b"pong").await.unwrap();
+        });
+    };
+    let layer = LockLayer::new(provider.clone(), RouteKey::any_method());
+    let server = Server::start(Router::new().route("/", any(connect)).route_layer(layer)).await;
+    let client = server.client(Protocol::Http2).await;
+    // The server's settings, which allow it, come before the answer to a first request.
+    client.send(crate::common::request(Method::OPTIONS, "/")).await.unwrap();
+    let mut request = crate::common::request(Method::CONNECT, "/");
+    request.extensions_mut().insert(hyper::ext::Protocol::from_static("ping"));
+    let response = client.send(request).await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    until("it is released", || provider.keys_in_use() == 0).await;
     let mut io = TokioIo::new(soon("the upgrade", hyper::upgrade::on(response)).await.unwrap());
     io.write_all(b"ping").await.unwrap();
     let mut pong = [0; 4];

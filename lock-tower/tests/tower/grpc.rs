@@ -6,17 +6,20 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use axum::Router;
+use axum::extract::Path;
+use axum::routing::put;
 use bytes::{Buf, BufMut};
 use distlock_api::{LockKey, LockProvider, LockProviderExt};
 use distlock_memory::MemoryProvider;
 use distlock_tower::http::grpc_timeout;
-use distlock_tower::key::HeaderKey;
+use distlock_tower::key::{HeaderKey, ParamKey};
 use distlock_tower::keyed::KeyOf;
 use distlock_tower::{
     HeldLock, KeyRejection, KeySet, KeyedLockError, KeyedLockLayer, LockLayer, Monitor, Reason, Refusal,
 };
 use futures_util::stream::{self, BoxStream, StreamExt};
-use http::{HeaderName, Uri};
+use http::{HeaderName, Method, StatusCode, Uri};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::{TcpListener, TcpStream};
@@ -30,7 +33,7 @@ use tonic::transport::{Endpoint, Server as TonicServer};
 use tonic::{Code, Request, Response, Status};
 use tower::{Service, ServiceBuilder, service_fn};
 
-use crate::common::{Events, Server, Stage, soon, until};
+use crate::common::{Events, Protocol, Server, Stage, request, soon, until};
 
 const DEPOSIT: &str = "/bank.Accounts/Deposit";
 const STATEMENT: &str = "/bank.Accounts/Statement";
@@ -371,6 +374,40 @@ async fn on_the_server_of_tonic() {
     soon("idle", monitor.idle()).await;
     assert_eq!(locks.keys_in_use(), 0);
     serving.abort();
+}
+
+/// One server has both. They name an account by the same key, so a call and an HTTP request take
+/// turns.
+#[tokio::test]
+async fn a_tonic_service_beside_routes_of_axum() {
+    let (locks, (stage, mut events)) = (MemoryProvider::new(), Stage::new());
+    let (http, grpc) = (LockLayer::new(locks.clone(), ParamKey::text("account", "id").unwrap()), by_metadata(&locks));
+    let (http, monitor) = (http.wait_up_to(Duration::from_secs(3600)), grpc.monitor());
+    let http_monitor = http.monitor();
+    let visiting = stage.clone();
+    let change = put(move |Path(id): Path<String>| async move { visiting.visit(id).await });
+    let calls = Routes::new(Accounts { stage: stage.clone(), by_message: None }).into_axum_router();
+    let app = Router::new().route("/accounts/{id}", change).route_layer(http);
+    let server = Server::start(app.merge(calls.reset_fallback().route_layer(grpc))).await;
+    let (caller, client) = (connect(server.address()).await, server.client(Protocol::Http1).await);
+
+    let first = caller.deposit(to("4711"));
+    events.entered("deposit").await;
+    let second = client.spawn(request(Method::PUT, "/accounts/4711"));
+    until("the request waits", || http_monitor.waiting() == 1).await;
+    stage.let_go(1);
+    assert_eq!(answer(first).await.unwrap(), "account/4711");
+    events.finished("deposit").await;
+    events.entered("4711").await;
+    let third = caller.deposit(to("4711"));
+    until("the call waits", || monitor.waiting() == 1).await;
+    stage.let_go(2);
+    assert_eq!(soon("an answer", second).await.unwrap().unwrap().status(), StatusCode::OK);
+    assert_eq!(answer(third).await.unwrap(), "account/4711");
+
+    assert_eq!(client.post("/elsewhere").await.status, StatusCode::NOT_FOUND);
+    let no_account = answer(caller.deposit(Request::new(String::new()))).await.unwrap_err();
+    assert_eq!(no_account.code(), Code::InvalidArgument);
 }
 
 #[tokio::test]

@@ -47,7 +47,6 @@ async fn a_lease_that_expires_aborts_and_the_next_one_is_served() {
     let aborted = layer.layer(working(secs(60)));
     let answer = tokio::spawn(status(aborted.oneshot(post())));
     sleep(secs(1)).await;
-    store.fail_always(Operation::RenewMany, ErrorKind::Unavailable);
     store.fail_always(Operation::Renew, ErrorKind::Unavailable);
     let started = Instant::now();
     assert_eq!(answer.await.unwrap().0, 503);

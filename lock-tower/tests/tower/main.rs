@@ -15,11 +15,14 @@ mod exclusion;
 #[cfg(feature = "axum")]
 mod grpc;
 mod holds;
+#[cfg(feature = "axum")]
+mod hostile;
 mod keyed;
 #[cfg(feature = "axum")]
 mod loss;
 #[cfg(feature = "axum")]
 mod modes;
+mod order;
 mod paused;
 #[cfg(feature = "axum")]
 mod permits;

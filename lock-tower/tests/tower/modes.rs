@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
-use distlock_api::{ErrorKind, LockError, LockKey, LockProvider, Mode};
+use distlock_api::{LockError, LockKey, LockProvider, Mode};
 use distlock_memory::{MemoryProvider, MemoryStore};
 use distlock_tower::key::{FixedKey, ParamKey};
 use distlock_tower::{KeyedLockError, KeyedLockLayer, LockLayer, Monitor, Reason};
@@ -15,7 +15,7 @@ use http_body_util::BodyExt;
 use hyper::Method;
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::common::{Client, Protocol, Server, Stage, request, soon, until};
+use crate::common::{Client, Protocol, Server, Stage, panic_of, request, soon, until};
 use crate::play::{one_key, play};
 use crate::without_modes::WithoutModes;
 
@@ -52,7 +52,7 @@ async fn send(server: &Server, protocol: Protocol, method: Method) -> Client {
 
 async fn c26_readers_are_served_together_and_a_writer_alone(protocol: Protocol) {
     let (stage, mut events) = Stage::new();
-    let layer = order(MemoryProvider::new()).shared_for_safe_methods().unwrap();
+    let layer = order(MemoryProvider::new()).shared_for_safe_methods();
     let (server, monitor) = orders(&stage, layer).await;
     let mut clients = Vec::new();
     for readers in 1..=3 {
@@ -88,7 +88,7 @@ async fn c26_readers_of_two_replicas_are_served_together(protocol: Protocol) {
     let (store, (stage, mut events)) = (MemoryStore::new(), Stage::new());
     let mut replicas = Vec::new();
     for _ in 0..2 {
-        let layer = order(store.provider()).shared_for_safe_methods().unwrap();
+        let layer = order(store.provider()).shared_for_safe_methods();
         replicas.push(orders(&stage, layer).await);
     }
     let mut clients = Vec::new();
@@ -115,7 +115,7 @@ async fn c26_readers_of_two_replicas_are_served_together(protocol: Protocol) {
 }
 
 async fn safe_methods_need_the_lock_unless_only_if_says_otherwise(protocol: Protocol) {
-    let shared = |provider| order(provider).shared_for_safe_methods().unwrap();
+    let shared = |provider| order(provider).shared_for_safe_methods();
     let posts = |parts: &http::request::Parts| parts.method == Method::POST;
     for (layer, waits) in [(shared(MemoryProvider::new()), true), (shared(MemoryProvider::new()).only_if(posts), false)]
     {
@@ -220,7 +220,7 @@ async fn a_reader_that_disconnects_while_waiting_leaves_no_waiter(protocol: Prot
 
 async fn a_reader_that_disconnects_while_it_is_served_makes_way(protocol: Protocol) {
     let (stage, mut events) = Stage::new();
-    let layer = order(MemoryProvider::new()).shared_for_safe_methods().unwrap();
+    let layer = order(MemoryProvider::new()).shared_for_safe_methods();
     let (server, monitor) = orders(&stage, layer).await;
     let mut readers = Vec::new();
     for _ in 0..2 {
@@ -242,9 +242,8 @@ async fn a_reader_that_disconnects_while_it_is_served_makes_way(protocol: Protoc
 
 async fn c30_a_mode_that_the_provider_does_not_have_is_500(protocol: Protocol) {
     let provider = WithoutModes(MemoryProvider::new());
-    let error = order(provider.clone()).shared_for_safe_methods().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unsupported);
-    assert!(error.to_string().contains("WithoutModes does not support shared locks"), "{error}");
+    let text = panic_of(|| order(provider.clone()).shared_for_safe_methods());
+    assert!(text.contains("WithoutModes does not support shared locks"), "{text}");
 
     let (stage, mut events) = Stage::new();
     let (server, monitor) = orders(&stage, order(provider).mode(|_| Mode::Shared)).await;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::Path;
 use axum::routing::post;
-use distlock_api::{ErrorKind, LockProvider, Mode};
+use distlock_api::{LockProvider, Mode};
 use distlock_memory::{MemoryProvider, MemoryStore};
 use distlock_tower::key::{FixedKey, ParamKey};
 use distlock_tower::{HeldLock, LockLayer, Monitor, PermitLayer, Reason};
@@ -17,7 +17,7 @@ use http_body_util::BodyExt;
 use hyper::{Method, StatusCode};
 use tower::{Layer, ServiceExt};
 
-use crate::common::{Client, Protocol, Server, Stage, request, soon, until};
+use crate::common::{Client, Protocol, Server, Stage, panic_of, request, soon, until};
 use crate::play::{Play, play};
 use crate::timed::{key, ms, post as post_request, secs, status, working};
 use crate::without_modes::WithoutModes;
@@ -26,7 +26,7 @@ const TENANT: &str = "/tenants/{id}";
 
 fn tenant(provider: impl LockProvider, n: u32) -> PermitLayer<ParamKey> {
     let key = ParamKey::typed::<u64>("tenant", "id").unwrap().checked_for([TENANT]).unwrap();
-    PermitLayer::new(provider, key, n).unwrap()
+    PermitLayer::new(provider, key, n)
 }
 
 /// Handlers enter the stage with the id in their path.
@@ -168,7 +168,7 @@ async fn two_visitors(play: &mut Play, protocol: Protocol) -> Vec<Client> {
 
 async fn two_permits() -> Play {
     play(|provider, app| {
-        let layer = PermitLayer::new(provider.clone(), FixedKey::new("the key").unwrap(), 2).unwrap();
+        let layer = PermitLayer::new(provider.clone(), FixedKey::new("the key").unwrap(), 2);
         let monitor = layer.monitor();
         (app.route_layer(layer), monitor)
     })
@@ -272,7 +272,7 @@ async fn a_full_queue_is_503(protocol: Protocol) {
 async fn a_permit_does_not_hide_the_lock_of_another_layer(protocol: Protocol) {
     let locks = MemoryProvider::new();
     let lock = || LockLayer::new(locks.clone(), FixedKey::new("lock").unwrap());
-    let permit = || PermitLayer::new(locks.clone(), FixedKey::new("permit").unwrap(), 2).unwrap();
+    let permit = || PermitLayer::new(locks.clone(), FixedKey::new("permit").unwrap(), 2);
     let handler = || post(|held: HeldLock| async move { held.key().to_string() });
     let app = Router::new()
         .route("/permit-inside", handler().layer::<_, Infallible>(permit()).layer(lock()))
@@ -289,7 +289,7 @@ async fn a_permit_does_not_hide_the_lock_of_another_layer(protocol: Protocol) {
 #[tokio::test(start_paused = true)]
 async fn retry_after_is_the_measured_hold_rounded_up() {
     let locks = MemoryProvider::new();
-    let layer = PermitLayer::new(locks.clone(), key(), 2).unwrap().fail_fast();
+    let layer = PermitLayer::new(locks.clone(), key(), 2).fail_fast();
     let service = layer.layer(working(ms(1600)));
     let send = || tokio::spawn(status(service.clone().oneshot(post_request())));
     let served = [send(), send()];
@@ -306,7 +306,7 @@ async fn retry_after_is_the_measured_hold_rounded_up() {
     for served in served {
         assert_eq!(served.await.unwrap().0, 200);
     }
-    let quick = PermitLayer::new(locks.clone(), key(), 1).unwrap().fail_fast();
+    let quick = PermitLayer::new(locks.clone(), key(), 1).fail_fast();
     let service = quick.layer(working(ms(30)));
     assert_eq!(status(service.clone().oneshot(post_request())).await.0, 200);
     let serving = tokio::spawn(status(service.clone().oneshot(post_request())));
@@ -317,7 +317,7 @@ async fn retry_after_is_the_measured_hold_rounded_up() {
 
 #[tokio::test(start_paused = true)]
 async fn retry_after_counts_that_permits_are_passed_on_together() {
-    let layer = PermitLayer::new(MemoryProvider::new(), key(), 2).unwrap().max_waiters(3);
+    let layer = PermitLayer::new(MemoryProvider::new(), key(), 2).max_waiters(3);
     let monitor = layer.monitor();
     let service = layer.layer(working(ms(1600)));
     let send = || tokio::spawn(status(service.clone().oneshot(post_request())));
@@ -335,7 +335,7 @@ async fn retry_after_counts_that_permits_are_passed_on_together() {
 #[tokio::test(start_paused = true)]
 async fn the_wait_is_bounded_and_the_maximum_hold_returns_the_permit() {
     let locks = MemoryProvider::new();
-    let layer = PermitLayer::new(locks.clone(), key(), 1).unwrap().max_hold(secs(20));
+    let layer = PermitLayer::new(locks.clone(), key(), 1).max_hold(secs(20));
     let service = layer.layer(working(secs(60)));
     let held = tokio::spawn(status(service.clone().oneshot(post_request())));
     tokio::task::yield_now().await;
@@ -348,17 +348,14 @@ async fn the_wait_is_bounded_and_the_maximum_hold_returns_the_permit() {
 
 #[tokio::test]
 async fn c30_impossible_permits_are_refused_when_the_layer_is_made() {
-    let refused = |provider: &dyn Fn(u32) -> Result<PermitLayer<FixedKey>, distlock_api::LockError>, n| {
-        let error = provider(n).unwrap_err();
-        (error.kind(), error.to_string())
-    };
-    let of_memory = |n| PermitLayer::new(MemoryProvider::new(), key(), n);
-    let (kind, text) = refused(&of_memory, 0);
-    assert!(kind == ErrorKind::InvalidOptions && text.contains("permits of 0"), "{text}");
+    let text = panic_of(|| PermitLayer::new(MemoryProvider::new(), key(), 0));
+    assert!(text.contains("permits of 0"), "{text}");
     let most = u32::try_from(Mode::MAX_HOLDERS).unwrap();
-    let (kind, text) = refused(&of_memory, most + 1);
-    assert!(kind == ErrorKind::InvalidOptions && text.contains("at most 256"), "{text}");
-    assert!(of_memory(most).is_ok() && of_memory(1).is_ok());
-    let (kind, text) = refused(&|n| PermitLayer::new(WithoutModes(MemoryProvider::new()), key(), n), 2);
-    assert!(kind == ErrorKind::Unsupported && text.contains("WithoutModes does not support permits"), "{text}");
+    let text = panic_of(|| PermitLayer::new(MemoryProvider::new(), key(), most + 1));
+    assert!(text.contains("at most 256"), "{text}");
+    let text = panic_of(|| PermitLayer::new(WithoutModes(MemoryProvider::new()), key(), 2));
+    assert!(text.contains("WithoutModes does not support permits"), "{text}");
+    for n in [1, most] {
+        drop(PermitLayer::new(MemoryProvider::new(), key(), n));
+    }
 }

@@ -145,7 +145,7 @@ async fn of_requests_whose_key_is_refused() {
     is_ready(&mut service).await;
     assert!(service.call(7).await.is_err());
     assert!(!service.get_ref().ready, "the readiness is given back");
-    let key = HeaderKey::text("orders", HeaderName::from_static("order")).unwrap().required();
+    let key = HeaderKey::text("orders", HeaderName::from_static("order")).unwrap();
     let mut service = LockLayer::new(MemoryProvider::new(), key).layer(Probe::new().0);
     is_ready(&mut service).await;
     assert_eq!(service.call(post()).await.unwrap().status(), 400);

@@ -1,4 +1,4 @@
-//! Together with other layers, and without axum.
+//! Together with layers of tower on paused time, and without axum.
 
 use std::convert::Infallible;
 use std::time::Duration;

@@ -3,11 +3,13 @@
 mod stage;
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn;
@@ -28,6 +30,12 @@ pub(crate) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
         Ok(output) => output,
         Err(_) => panic!("this did not happen: {what}"),
     }
+}
+
+/// Returns the message with which a call panics.
+pub(crate) fn panic_of<T>(call: impl FnOnce() -> T) -> String {
+    let panic = catch_unwind(AssertUnwindSafe(call)).map(drop).expect_err("a panic");
+    *panic.downcast::<String>().expect("a message with values")
 }
 
 /// Polls a condition until it holds.
@@ -71,14 +79,33 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) async fn start(app: Router) -> Self {
+        Self::serve(|listener, stopped| async move {
+            axum::serve(listener, app).with_graceful_shutdown(stopped).await.unwrap();
+        })
+        .await
+    }
+
+    /// Requests have the address of the connection's peer.
+    #[cfg(feature = "axum")]
+    pub(crate) async fn start_with_peers(app: Router) -> Self {
+        let app = app.into_make_service_with_connect_info::<std::net::SocketAddr>();
+        Self::serve(|listener, stopped| async move {
+            axum::serve(listener, app).with_graceful_shutdown(stopped).await.unwrap();
+        })
+        .await
+    }
+
+    async fn serve<F>(serve: impl FnOnce(TcpListener, BoxFuture<'static, ()>) -> F) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
-        let serving = axum::serve(listener, app).with_graceful_shutdown(async {
+        let stopped = Box::pin(async {
             let _ = stopped.await;
         });
-        let task = tokio::spawn(async { serving.await.unwrap() });
-        Self { address, stop: Some(stop), task }
+        Self { address, stop: Some(stop), task: tokio::spawn(serve(listener, stopped)) }
     }
 
     #[cfg(feature = "axum")]

@@ -13,8 +13,9 @@ Distributed locks on MongoDB, for scripts, cron jobs and operators.
 on. The lock is a lease: it is renewed while the command runs, and ends by itself if this machine \
 dies. The other commands show, watch and take away locks, and check the deployment.
 
-Name the deployment by --uri or, better, by DISTLOCK_MONGODB_URI: the command line of a process is \
-visible to other users of the machine. No output shows the password.
+Name the deployment by DISTLOCK_MONGODB_URI, --uri-file, or a credential of the service manager, and \
+only for a try by --uri: the command line of a process is visible to other users of the machine. No \
+output shows the password, and a command that is run does not get it.
 
 Output is a table on a terminal, and one JSON object per line elsewhere.";
 

@@ -13,7 +13,7 @@ use crate::connect::{Connection, ConnectionArgs};
 use crate::duration::{fractional_millis, show};
 use crate::exit;
 use crate::failure::Failure;
-use crate::output::{self, Format, Table};
+use crate::output::{self, Format, Table, say};
 use crate::scratch::{self, Scratch};
 use crate::signals::Signals;
 use crate::stats::percentile;
@@ -92,7 +92,7 @@ pub(crate) async fn run(args: BenchArgs, connection: &ConnectionArgs, format: Fo
     let closed = join_all(providers.iter().map(MongoProvider::close)).await;
     drop(providers);
     if let Err(error) = scratch::remove(&connection, &scratch).await {
-        eprintln!("distlock: the records of the benchmark stay until they are purged, in an hour: {}", error.kind);
+        say(format_args!("the records of the benchmark stay until they are purged, in an hour: {}", error.kind));
     }
     connection.close().await;
     let code = measured?;
@@ -159,7 +159,7 @@ async fn repeat(provider: &MongoProvider, key: String, deadline: Instant) -> Res
     while Instant::now() < deadline {
         let start = Instant::now();
         let guard = provider.acquire(key.as_str()).timeout(PATIENCE).await?;
-        let _ = guard.release().await?;
+        guard.release().await?;
         durations.push(start.elapsed());
     }
     Ok(durations)

@@ -1,12 +1,12 @@
 //! `distlock force-release`: takes one lock away.
 
 use clap::Args;
-use distlock::{AcquisitionId, LockInfo, LockKey};
+use distlock::{AcquisitionId, LockInfo, LockKey, Printable};
 use serde_json::json;
 
 use crate::connect::{ConnectionArgs, Locks};
 use crate::failure::Failure;
-use crate::output::{self, Format, printable};
+use crate::output::{self, Format};
 use crate::{mode, state};
 
 const LONG_ABOUT: &str = "\
@@ -53,7 +53,7 @@ pub(crate) async fn run(args: ForceReleaseArgs, connection: &ConnectionArgs, for
             "released": before.is_some(),
             "before": before.as_ref().map(state::object),
         }))?,
-        Format::Human => output::line(&printable(&said(&key, holder.as_ref(), before.as_ref())))?,
+        Format::Human => output::line(&Printable(said(&key, holder.as_ref(), before.as_ref())).to_string())?,
     }
     Ok(())
 }

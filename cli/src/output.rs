@@ -1,9 +1,14 @@
 //! What is printed: tables for people on a terminal, one JSON object per line elsewhere.
 
+use std::fmt;
 use std::io::{IsTerminal, Write};
 
-use clap::Args;
+use clap::{ArgAction, Args};
+use distlock::Printable;
 use serde_json::Value;
+use tracing::Level;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::prelude::*;
 
 /// The options that choose the form of the output.
 #[derive(Args, Clone, Copy, Debug)]
@@ -15,6 +20,10 @@ pub(crate) struct OutputArgs {
     /// Print tables, also where the output is no terminal
     #[arg(long, global = true)]
     pub(crate) human: bool,
+    /// Log to standard error what the command connects to and waits for, which token it gets, and
+    /// what fails and is repeated. Twice: also each step of the library. Never a password
+    #[arg(long, short, global = true, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
 }
 
 /// The form of the output.
@@ -33,6 +42,31 @@ impl Format {
     fn of(json: bool, human: bool, terminal: bool) -> Self {
         if json || (!human && !terminal) { Self::Json } else { Self::Human }
     }
+}
+
+/// Writes the log lines of this program and of the library to standard error: none with 0, with 1
+/// those of level `INFO` and above, with more also those of level `DEBUG`. Lines of other crates,
+/// such as the driver, are not written: they could have secrets.
+pub(crate) fn log(verbose: u8) {
+    let level = match verbose {
+        0 => return,
+        1 => Level::INFO,
+        _ => Level::DEBUG,
+    };
+    let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(std::io::stderr);
+    // The names of all packages begin so.
+    let ours = Targets::new().with_target("distlock", level);
+    tracing_subscriber::registry().with(lines.with_filter(ours)).init();
+}
+
+/// Returns whether standard output shows colours: it is a terminal, and `NO_COLOR` is not set.
+pub(crate) fn colours() -> bool {
+    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// Says something on standard error, in one line. A terminal that is gone does not hear it.
+pub(crate) fn say(text: impl fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "distlock: {}", Printable(text));
 }
 
 /// Prints a line, and flushes it: the reader may be a program that reacts to it.
@@ -60,7 +94,7 @@ impl Table {
 
     /// Adds a row. Control characters are escaped.
     pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
-        self.rows.push(cells.iter().map(|cell| printable(cell)).collect());
+        self.rows.push(cells.iter().map(|cell| Printable(cell).to_string()).collect());
     }
 
     /// Returns the lines: each column as wide as its widest cell, two spaces between columns, and
@@ -80,18 +114,8 @@ impl Table {
 
 /// Returns lines of name and value, the values below each other.
 pub(crate) fn aligned(lines: &[(&str, String)]) -> String {
-    let lines = lines.iter().map(|(name, value)| format!("{:10}  {}", printable(name), printable(value)));
+    let lines = lines.iter().map(|(name, value)| format!("{:10}  {}", Printable(name).to_string(), Printable(value)));
     lines.collect::<Vec<_>>().join("\n")
-}
-
-/// Returns the text with its control characters escaped. Keys and owners come from others, and must
-/// not control the terminal.
-pub(crate) fn printable(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_control() { shown.extend(c.escape_default()) } else { shown.push(c) }
-    }
-    shown
 }
 
 #[cfg(test)]
@@ -116,10 +140,5 @@ mod tests {
         table.row(["orders/4711".into(), "é".into(), "1 s".into()]);
         table.row(["a".into(), "web-1".into(), String::new()]);
         assert_eq!(table.render(), "KEY          OWNER  LEFT\norders/4711  é      1 s\na            web-1");
-    }
-
-    #[test]
-    fn control_characters_are_escaped() {
-        assert_eq!(printable("a\u{1b}[2Jb\nc\u{9b}é"), "a\\u{1b}[2Jb\\nc\\u{9b}é");
     }
 }

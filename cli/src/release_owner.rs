@@ -1,11 +1,12 @@
 //! `distlock release-owner`: takes all locks of an owner away.
 
 use clap::Args;
+use distlock::Printable;
 use serde_json::json;
 
 use crate::connect::{ConnectionArgs, Locks};
 use crate::failure::Failure;
-use crate::output::{self, Format, printable};
+use crate::output::{self, Format};
 
 /// Take all locks away from an owner, such as a process that has ended
 #[derive(Args, Debug)]
@@ -29,7 +30,7 @@ pub(crate) async fn run(args: ReleaseOwnerArgs, connection: &ConnectionArgs, for
         Locks::once(connection, async |locks| Ok(locks.admin().release_owner(&owner, &reason).await?)).await?;
     match format {
         Format::Json => output::json(&json!({ "owner": owner, "released": released }))?,
-        Format::Human => output::line(&format!("{}: {released} locks taken away", printable(&owner)))?,
+        Format::Human => output::line(&format!("{}: {released} locks taken away", Printable(&owner)))?,
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::connect::{ConnectionArgs, Locks};
 use crate::failure::Failure;
-use crate::output::{self, Format, aligned, printable};
+use crate::output::{self, Format, aligned};
 use crate::{duration, mode, state};
 
 /// Show the state of one lock, or of work that is done once
@@ -37,7 +37,7 @@ pub(crate) async fn run(args: ShowArgs, connection: &ConnectionArgs, format: For
         (Format::Json, Some(info)) => output::json(&state::object(&info))?,
         (Format::Json, None) => output::json(&json!({ "key": key.as_str(), "state": "free" }))?,
         (Format::Human, Some(info)) => output::line(&lines(&info))?,
-        (Format::Human, None) => output::line(&format!("{} is free", printable(key.as_str())))?,
+        (Format::Human, None) => output::line(&format!("{key} is free"))?,
     }
     Ok(())
 }

@@ -128,7 +128,7 @@ pub(crate) async fn acquisitions(locks: &Locks, key: &str, count: usize) -> Resu
         let start = Instant::now();
         let guard = locks.provider.acquire(key).timeout(REQUEST_TIMEOUT * 2).await?;
         durations.push(start.elapsed());
-        let _ = guard.release().await?;
+        guard.release().await?;
     }
     Ok(durations.split_off(1))
 }

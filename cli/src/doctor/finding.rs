@@ -20,6 +20,15 @@ impl Verdict {
             Self::Wrong => "wrong",
         }
     }
+
+    /// Returns the escape sequence that begins its colour: green, yellow or red.
+    pub(crate) const fn colour(self) -> &'static str {
+        match self {
+            Self::Ok => "\u{1b}[32m",
+            Self::Warning => "\u{1b}[33m",
+            Self::Wrong => "\u{1b}[31m",
+        }
+    }
 }
 
 /// One finding: what was found, and what to do about it.

@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use clap::Args;
 use distlock::once::OnceProvider;
-use distlock::{Disposition, ErrorKind, LeaseOptions, LockAdmin, LockError, Phase};
+use distlock::{Disposition, ErrorKind, LeaseOptions, LockAdmin, LockError, Phase, Printable};
+use serde_json::json;
 
 use self::finding::{Finding, Verdict};
 use crate::connect::{Connection, ConnectionArgs, Locks};
 use crate::failure::{Failure, chain};
 use crate::outcomes::COLLECTION;
-use crate::output::{self, Format, printable};
+use crate::output::{self, Format};
 use crate::scratch::{self, Scratch};
-use crate::secret::Secrets;
 use crate::stats::percentile;
 use crate::{duration, exit};
 
@@ -57,14 +57,9 @@ pub(crate) struct DoctorArgs {
 ///
 /// # Errors
 /// No deployment is named, an option makes no sense, or the output fails.
-pub(crate) async fn run(
-    args: DoctorArgs,
-    connection: &ConnectionArgs,
-    format: Format,
-    secrets: &Secrets,
-) -> Result<u8, Failure> {
+pub(crate) async fn run(args: DoctorArgs, connection: &ConnectionArgs, format: Format) -> Result<u8, Failure> {
     let margin = LeaseOptions::new().ttl(args.ttl).terms()?.margin;
-    let mut report = Report { format, secrets, worst: Verdict::Ok };
+    let mut report = Report { format, colours: output::colours(), counts: [0; 3], worst: Verdict::Ok };
     match Locks::open(connection).await {
         Ok(locks) => {
             let examined = examine(&locks, &args, margin, &mut report).await;
@@ -79,35 +74,48 @@ pub(crate) async fn run(
             report.print(&Finding::wrong("connection", failure.message, "correct the connection string"))?;
         }
     }
+    report.sum_up()?;
     Ok(if report.worst == Verdict::Wrong { exit::WRONG } else { 0 })
 }
 
 /// Prints findings as they are made, and remembers the worst.
-struct Report<'a> {
+struct Report {
     format: Format,
-    secrets: &'a Secrets,
+    colours: bool,
+    /// How many findings have each verdict.
+    counts: [usize; 3],
     worst: Verdict,
 }
 
-impl Report<'_> {
+impl Report {
+    /// Prints how many findings there were of each kind.
+    fn sum_up(&self) -> std::io::Result<()> {
+        let [ok, warning, wrong] = self.counts;
+        match self.format {
+            Format::Json => output::json(&json!({ "check": "sum", "ok": ok, "warning": warning, "wrong": wrong })),
+            Format::Human => output::line(&format!("{ok} ok, {warning} to be looked at, {wrong} wrong")),
+        }
+    }
+
     fn print(&mut self, finding: &Finding) -> std::io::Result<()> {
         self.worst = self.worst.max(finding.verdict);
-        let shown = Finding {
-            found: self.secrets.redact(&finding.found),
-            advice: self.secrets.redact(&finding.advice),
-            ..finding.clone()
-        };
+        self.counts[finding.verdict as usize] += 1;
         match self.format {
-            Format::Json => output::json(&shown.object()),
+            Format::Json => output::json(&finding.object()),
             Format::Human => {
-                let lines = shown.lines();
-                output::line(&lines.lines().map(printable).collect::<Vec<_>>().join("\n"))
+                let lines = finding.lines();
+                let lines = lines.lines().map(|line| Printable(line).to_string()).collect::<Vec<_>>().join("\n");
+                let word = finding.verdict.as_str();
+                output::line(&match lines.strip_prefix(word).filter(|_| self.colours) {
+                    Some(rest) => format!("{}{word}\u{1b}[0m{rest}", finding.verdict.colour()),
+                    None => lines,
+                })
             }
         }
     }
 }
 
-async fn examine(locks: &Locks, args: &DoctorArgs, margin: Duration, report: &mut Report<'_>) -> Result<(), Failure> {
+async fn examine(locks: &Locks, args: &DoctorArgs, margin: Duration, report: &mut Report) -> Result<(), Failure> {
     let connection = &locks.connection;
     // Of a server that cannot be used the library's error says why.
     let is_prepared = locks.provider.prepare().await;
@@ -169,7 +177,7 @@ async fn examine(locks: &Locks, args: &DoctorArgs, margin: Duration, report: &mu
 }
 
 /// Examines the collection of the outcomes of `run --once`.
-async fn once(connection: &Connection, collection: &str, report: &mut Report<'_>) -> Result<(), Failure> {
+async fn once(connection: &Connection, collection: &str, report: &mut Report) -> Result<(), Failure> {
     let (check, namespace) = ("onceCollection", format!("{}.{collection}", connection.database));
     let prepare = async {
         let jobs = connection.jobs(collection)?;
@@ -229,7 +237,7 @@ async fn change_stream(admin: &dyn LockAdmin) -> Finding {
     }
 }
 
-async fn round_trips(locks: &Locks, args: &DoctorArgs, report: &mut Report<'_>) -> Result<(), Failure> {
+async fn round_trips(locks: &Locks, args: &DoctorArgs, report: &mut Report) -> Result<(), Failure> {
     let pings = facts::pings(&locks.connection, SAMPLES).await;
     let pings = pings.map(|mut all| judge::ping(percentile(&mut all, 50), percentile(&mut all, 99)));
     report.print(&or_unanswered("ping", pings))?;

@@ -39,8 +39,10 @@ command ends. If distlock itself is killed by SIGKILL, or does not respond until
 small process of its own kills the group, and the key is free when the ttl has passed. What leaves \
 the group (setsid) is on its own.
 
-The group is not the terminal's foreground group: if standard input is a terminal, the command reads \
-from /dev/null.";
+A command that is stopped keeps the locks no longer than until the deadline at which it stopped; then \
+it is continued and ended. On a terminal, the command can read it, and Ctrl-Z stops both the command \
+and distlock until the shell continues them. Nothing renews the lease meanwhile, and the command is \
+killed at the deadline. As process 1 of a container, distlock collects the processes that it adopts.";
 
 /// Run a command while one or several locks are held
 #[derive(Args, Debug)]
@@ -86,6 +88,12 @@ pub(crate) struct RunArgs {
     /// a sixth of the ttl, 10s at most, and a quarter of --max-hold at most]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub(super) grace: Option<Duration>,
+    /// Say nothing while it waits. Otherwise a line after a second names the holder
+    #[arg(long, short)]
+    pub(super) quiet: bool,
+    /// Pass DISTLOCK_MONGODB_URI on to the command, which otherwise does not get it
+    #[arg(long)]
+    pub(super) keep_uri: bool,
     /// The owner that `ls` and `show` name [default: host, process id and a
     /// random number]
     #[arg(long, value_name = "TEXT")]

@@ -2,6 +2,8 @@
 
 use distlock::FencingToken;
 
+use crate::connect::URI_VARIABLE;
+
 /// What `--help` says about it.
 pub(crate) const HELP: &str = "\
 Environment of the command:
@@ -12,7 +14,8 @@ Environment of the command:
   DISTLOCK_KEY         the key, if there is one lock
   DISTLOCK_TOKEN       its fencing token, if there is one lock
 A fencing token is a decimal number below 2^53 that grows with each grant of its key. Pass it along
-with every write, and let the resource refuse a smaller one than it has seen.";
+with every write, and let the resource refuse a smaller one than it has seen.
+DISTLOCK_MONGODB_URI is not passed on, unless --keep-uri is given.";
 
 /// Returns the variables for the locks: keys and tokens in the order of the command line.
 pub(crate) fn variables(locks: &[(String, FencingToken)], owner: &str) -> Vec<(String, String)> {
@@ -31,10 +34,13 @@ pub(crate) fn variables(locks: &[(String, FencingToken)], owner: &str) -> Vec<(S
     variables
 }
 
-/// Whether an inherited variable is about the locks of an outer `distlock run`, and would be
-/// mistaken for ours.
-pub(crate) fn is_of_a_lock(name: &str) -> bool {
-    name == "DISTLOCK_OWNER" || name.starts_with("DISTLOCK_KEY") || name.starts_with("DISTLOCK_TOKEN")
+/// Whether the command does not get an inherited variable: it is about the locks of an outer
+/// `distlock run`, and would be mistaken for ours, or it contains a secret.
+pub(crate) fn is_removed(name: &str, keep_uri: bool) -> bool {
+    name == "DISTLOCK_OWNER"
+        || name.starts_with("DISTLOCK_KEY")
+        || name.starts_with("DISTLOCK_TOKEN")
+        || name == URI_VARIABLE && !keep_uri
 }
 
 #[cfg(test)]
@@ -55,17 +61,19 @@ mod tests {
     }
 
     #[test]
-    fn variables_of_an_outer_run_are_recognised() {
-        for (name, of_a_lock) in [
+    fn variables_of_an_outer_run_and_secrets_are_removed() {
+        for (name, removed) in [
             ("DISTLOCK_KEY", true),
             ("DISTLOCK_KEY_2", true),
             ("DISTLOCK_KEYS", true),
             ("DISTLOCK_TOKEN_1", true),
             ("DISTLOCK_OWNER", true),
-            ("DISTLOCK_MONGODB_URI", false),
+            ("DISTLOCK_MONGODB_URI", true),
+            ("DISTLOCK_MONGODB_URI_FILE", false),
             ("PATH", false),
         ] {
-            assert_eq!(is_of_a_lock(name), of_a_lock, "{name}");
+            assert_eq!(is_removed(name, false), removed, "{name}");
         }
+        assert!(!is_removed("DISTLOCK_MONGODB_URI", true));
     }
 }

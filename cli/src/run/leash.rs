@@ -8,27 +8,49 @@
 //!
 //! The deadlines come through its standard input, one per line, as milliseconds of the
 //! [`boot_clock`]. It owns nothing else, and needs no connection. Signals that are sent to the
-//! group, except SIGKILL and SIGSTOP, do not end it.
+//! group, except SIGKILL and SIGSTOP, neither end nor stop it.
+//!
+//! As a member of the group it can also give the terminal back to `distlock`, which cannot take it.
 
+use std::io::Write;
 use std::process::ExitCode;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use rustix::process::{Signal, getpgrp, getpid, kill_current_process_group};
+use rustix::process::{Pid, Signal, getpgrp, getpid, kill_current_process_group};
 use tokio::io::{AsyncBufReadExt, BufReader, stdin};
 use tokio::signal::unix::signal;
 use tokio::time::sleep;
 
 use super::boot_clock;
-use crate::exit;
+use super::terminal::Terminal;
 use crate::signals::kind;
+use crate::{exit, output};
 
-/// The first argument of a leash. It is not for people.
+/// The first argument of a leash. It is not for people. The second one is the process group of
+/// `distlock`.
 pub(crate) const ARGUMENT: &str = "__leash";
-/// What a leash writes when it is ready.
+/// What a leash writes when it is ready, and when it has given the terminal back.
 pub(crate) const READY: &str = "ready";
-/// Signals of which the default action ends a process, and which a command may send to its group.
-const SURVIVED: [Signal; 8] =
-    [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2, Signal::PIPE, Signal::ALARM];
+/// The line at which the leash gives the terminal back.
+pub(crate) const GIVE_TERMINAL_BACK: &str = "terminal\n";
+/// Signals of which the default action ends or stops a process, and which a command or a terminal
+/// may send to its group.
+const SURVIVED: [Signal; 11] = [
+    Signal::HUP,
+    Signal::INT,
+    Signal::QUIT,
+    Signal::TERM,
+    Signal::USR1,
+    Signal::USR2,
+    Signal::PIPE,
+    Signal::ALARM,
+    Signal::TSTP,
+    Signal::TTIN,
+    Signal::TTOU,
+];
+/// How long the reason may take to be written: the reader of standard error may have stopped.
+const WRITE_LIMIT: Duration = Duration::from_millis(10);
 /// Timers stand still while the machine sleeps, so the clock is read at least this often.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -54,28 +76,49 @@ pub(crate) fn main() -> ExitCode {
         eprintln!("distlock: {ARGUMENT} is for distlock itself, see `distlock run --help`");
         return ExitCode::from(exit::USAGE);
     }
+    let above = std::env::args().nth(2).and_then(|group| Pid::from_raw(group.parse().ok()?));
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         // The end of the runtime would wait for the read of standard input.
-        Ok(runtime) => runtime.block_on(async { kill(watch().await) }),
-        Err(error) => kill(Err(error)),
+        Ok(runtime) => runtime.block_on(async { kill(watch(above).await, above) }),
+        Err(error) => kill(Err(error), above),
     }
     ExitCode::from(exit::SOFTWARE)
 }
 
-/// Kills the group, this process included.
-fn kill(why: std::io::Result<Why>) {
-    match why {
-        Ok(why) => eprintln!("{}", why.text()),
-        Err(error) => eprintln!("the leash of distlock failed, and the command is killed: {error}"),
+/// Kills the group, this process included, after it has given the terminal back.
+fn kill(why: std::io::Result<Why>, above: Option<Pid>) {
+    let text = match why {
+        Ok(why) => why.text().to_owned(),
+        Err(error) => format!("the leash of distlock failed, and the command is killed: {error}"),
+    };
+    give_terminal_back(above);
+    let (written, is_written) = channel();
+    let write = move || {
+        let _ = writeln!(std::io::stderr(), "{text}");
+        let _ = written.send(());
+    };
+    if std::thread::Builder::new().spawn(write).is_ok() {
+        let _ = is_written.recv_timeout(WRITE_LIMIT);
     }
     let _ = kill_current_process_group(Signal::KILL);
 }
 
-async fn watch() -> std::io::Result<Why> {
+/// Gives the terminal to the process group of `distlock` if this one has it.
+fn give_terminal_back(above: Option<Pid>) {
+    if let (Some(terminal), Some(above)) = (Terminal::open(), above) {
+        terminal.give(above);
+    }
+}
+
+async fn watch(above: Option<Pid>) -> std::io::Result<Why> {
     // A handler, even one that does nothing, replaces the default action.
     let handlers: std::io::Result<Vec<_>> = SURVIVED.into_iter().map(|number| signal(kind(number))).collect();
     let _handlers = handlers?;
-    println!("{READY}");
+    // If nothing reads it, standard input ends, too.
+    let say_ready = || {
+        let _ = output::line(READY);
+    };
+    say_ready();
     let mut lines = BufReader::new(stdin()).lines();
     let mut deadline = None;
     loop {
@@ -85,6 +128,10 @@ async fn watch() -> std::io::Result<Why> {
         let left = deadline.map_or(LOOK, |deadline: Duration| deadline.saturating_sub(boot_clock::now()).min(LOOK));
         tokio::select! {
             line = lines.next_line() => match line? {
+                Some(line) if line == GIVE_TERMINAL_BACK.trim_end() => {
+                    give_terminal_back(above);
+                    say_ready();
+                }
                 Some(line) => deadline = parse(&line).or(deadline),
                 None => return Ok(Why::DistlockEnded),
             },

@@ -8,22 +8,27 @@ mod group;
 mod held;
 pub(crate) mod leash;
 mod once;
+mod processes;
 mod request;
 mod start;
 mod supervise;
+mod terminal;
+mod waiting;
 
 use std::ffi::OsString;
 
 use distlock::mongodb::MongoProvider;
 use distlock::{AllGuard, LockProviderExt, Mode};
+use tokio::time::timeout;
 
 pub(crate) use self::args::RunArgs;
 use self::request::Request;
 use self::start::{start, until_ready};
-use self::supervise::{Outcome, supervise};
+use self::supervise::{CLOSE_LIMIT, Outcome, close, supervise};
 use crate::connect::{ConnectionArgs, Locks};
 use crate::exit;
 use crate::failure::{Failure, chain};
+use crate::output::say;
 use crate::signals::Signals;
 
 /// Runs the command, and returns the exit code.
@@ -32,7 +37,7 @@ use crate::signals::Signals;
 /// The lock was not granted, the command could not be started, or the lock was lost.
 pub(crate) async fn run(args: RunArgs, connection: &ConnectionArgs) -> Result<u8, Failure> {
     let request = Request::new(&args)?;
-    let mut signals = Signals::listen()?;
+    let mut signals = Signals::listen_for_command()?;
     if args.once {
         return once::run(&request, args.keep, &args.command, connection, &mut signals).await;
     }
@@ -41,15 +46,7 @@ pub(crate) async fn run(args: RunArgs, connection: &ConnectionArgs) -> Result<u8
         signal = signals.next() => return Ok(exit::of_signal(signal.as_raw())),
     };
     let code = hold_and_run(&locks.provider, &request, &args.command, &mut signals).await;
-    tokio::select! {
-        closed = locks.close() => {
-            if let Err(failure) = closed {
-                eprintln!("distlock: {}", failure.message);
-            }
-        }
-        // The user does not want to wait for the clean-up: what is left ends with its ttl.
-        _ = signals.next() => {}
-    }
+    close(locks.close(), &code, &mut signals).await;
     code
 }
 
@@ -59,6 +56,7 @@ async fn hold_and_run(
     command: &[OsString],
     signals: &mut Signals,
 ) -> Result<u8, Failure> {
+    request.log();
     let granted = tokio::select! {
         granted = acquire(provider, request) => granted?,
         // The acquisition is withdrawn in the background, and `close` waits for that.
@@ -71,18 +69,18 @@ async fn hold_and_run(
             return Ok(exit::of_signal(signal.as_raw()));
         }
     };
-    let started = match ready {
+    let started = match ready.and_then(|()| Ok(signals.begin_command()?)) {
         Ok(()) => start(&granted, request, command).await,
         Err(failure) => Err(failure),
     };
-    let (group, child) = match started {
+    let group = match started {
         Ok(started) => started,
         Err(failure) => {
             discard(granted).await;
             return Err(failure);
         }
     };
-    let outcome = supervise(&granted, group, child, request.limits, signals).await;
+    let outcome = supervise(&granted, group, request.limits, signals).await;
     conclude(granted, outcome).await
 }
 
@@ -94,15 +92,21 @@ async fn acquire(provider: &MongoProvider, request: &Request) -> Result<AllGuard
         admin.inspect(&request.keys[0]).await?;
     }
     let all = provider.acquire_all(request.keys.clone()).options(request.options.clone());
-    match all.await {
+    let granted = tokio::select! {
+        granted = all => granted,
+        never = waiting::tell(provider, &request.keys), if !request.quiet => match never {},
+    };
+    match granted {
         Ok(granted) => Ok(granted),
         Err(error) if error.is_not_granted() => {
-            let key = error.key().map_or_else(String::new, |key| format!(" {:?}", key.as_str()));
-            let why = match request.options.mode() {
-                Mode::Permits { .. } => "others hold too many of its permits, or wait ahead",
-                _ => "another caller holds it",
+            let holders = waiting::holders(provider, &request.keys).await;
+            let why = match (request.options.mode(), holders.is_empty()) {
+                (_, false) => holders.join("; "),
+                (Mode::Permits { .. }, true) => "others hold too many of its permits, or wait ahead".to_owned(),
+                (_, true) => "another caller held it".to_owned(),
             };
-            Err(Failure::new(exit::BUSY, format!("the lock{key} is busy: {why}. `distlock show` names the holders")))
+            let key = error.key().map_or_else(String::new, |key| format!(" {:?}", key.as_str()));
+            Err(Failure::new(exit::BUSY, format!("the lock{key} is busy: {why}")))
         }
         Err(error) => Err(error.into()),
     }
@@ -119,11 +123,11 @@ async fn discard(granted: AllGuard) {
 /// Releases the locks after the command, and returns the exit code.
 async fn conclude(granted: AllGuard, outcome: Outcome) -> Result<u8, Failure> {
     outcome.warn_of_survivors();
-    let released = granted.release().await;
     if let Some(reason) = outcome.ended_because {
+        let _ = timeout(CLOSE_LIMIT, granted.release()).await;
         return Err(Failure::new(exit::LOST, reason));
     }
-    match released {
+    match granted.release().await {
         Ok(released) if !released.is_released() => {
             let message = "the command has ended, but the lock had been lost before its release: another holder may \
                            have worked at the same time. Check the results of both";
@@ -131,7 +135,7 @@ async fn conclude(granted: AllGuard, outcome: Outcome) -> Result<u8, Failure> {
         }
         Ok(_) => {}
         Err(error) => {
-            eprintln!("distlock: the release is not confirmed, the lock ends with its ttl: {}", chain(&error));
+            say(format_args!("the release is not confirmed, the lock ends with its ttl: {}", chain(&error)));
         }
     }
     Ok(outcome.code)

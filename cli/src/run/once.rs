@@ -10,11 +10,12 @@ use tokio::time::{Instant, sleep};
 
 use super::request::Request;
 use super::start::{start, until_ready};
-use super::supervise::{Outcome, supervise};
+use super::supervise::{Outcome, close, supervise};
 use crate::connect::ConnectionArgs;
 use crate::exit;
 use crate::failure::{Failure, chain};
 use crate::outcomes::Outcomes;
+use crate::output::say;
 use crate::signals::Signals;
 
 /// What is remembered: the exit code of the command.
@@ -46,15 +47,7 @@ pub(super) async fn run(
         options = options.with_keep(keep);
     }
     let code = begin_and_run(&outcomes.jobs, key, options, request, command, signals).await;
-    tokio::select! {
-        closed = outcomes.close() => {
-            if let Err(error) = closed {
-                eprintln!("distlock: {}", chain(&error));
-            }
-        }
-        // The user does not want to wait for the clean-up: what is left ends with its ttl.
-        _ = signals.next() => {}
-    }
+    close(async { Ok(outcomes.close().await?) }, &code, signals).await;
     code
 }
 
@@ -66,6 +59,7 @@ async fn begin_and_run(
     command: &[OsString],
     signals: &mut Signals,
 ) -> Result<u8, Failure> {
+    request.log();
     let begun = tokio::select! {
         begun = begin(jobs, key, options) => begun?,
         // The call is withdrawn in the background, and `close` waits for that.
@@ -79,13 +73,13 @@ async fn begin_and_run(
             return Ok(exit::of_signal(signal.as_raw()));
         }
     };
-    let started = match ready {
+    let started = match ready.and_then(|()| Ok(signals.begin_command()?)) {
         Ok(()) => start(&guard, request, command).await,
         Err(failure) => Err(failure),
     };
     match started {
-        Ok((group, child)) => {
-            let outcome = supervise(&guard, group, child, request.limits, signals).await;
+        Ok(group) => {
+            let outcome = supervise(&guard, group, request.limits, signals).await;
             conclude(guard, outcome).await
         }
         Err(failure) => {
@@ -104,13 +98,13 @@ async fn begin(jobs: &MongoOnce, key: &LockKey, options: OnceOptions) -> Result<
         Once::Begun(guard) => {
             if let Some(run) = guard.interrupted() {
                 let owner = run.owner.as_deref().unwrap_or("a run without an owner");
-                eprintln!("distlock: {owner} has begun {:?} before, and has not completed it", key.as_str());
+                say(format_args!("{owner} has begun {:?} before, and has not completed it", key.as_str()));
             }
             Ok(Some(guard))
         }
         Once::Done(outcome) => {
             let owner = outcome.run().owner.as_deref().unwrap_or("a run without an owner");
-            eprintln!("distlock: {owner} has done {:?}, and the command is not run", key.as_str());
+            say(format_args!("{owner} has done {:?}, and the command is not run", key.as_str()));
             Ok(None)
         }
         Once::Busy(_) => Err(Failure::new(
@@ -124,7 +118,7 @@ async fn begin(jobs: &MongoOnce, key: &LockKey, options: OnceOptions) -> Result<
 /// Gives the work back as if it had not been begun, because nothing was done.
 async fn discard(guard: OnceGuard) {
     if let Err(error) = guard.discard().await {
-        eprintln!("distlock: the work may count as begun: {}", chain(&error));
+        say(format_args!("the work may count as begun: {}", chain(&error)));
     }
 }
 

@@ -2,6 +2,7 @@
 
 use distlock::mongodb::MongoProvider;
 use distlock::{AcquireOptions, ErrorKind, Holder, LeaseOptions, LockError, LockKey, Mode, Wait};
+use tracing::info;
 
 use super::args::RunArgs;
 use super::ending::Limits;
@@ -13,9 +14,18 @@ pub(super) struct Request {
     pub(super) options: AcquireOptions,
     pub(super) owner: String,
     pub(super) limits: Limits,
+    pub(super) keep_uri: bool,
+    pub(super) quiet: bool,
 }
 
 impl Request {
+    /// Logs what is waited for.
+    pub(super) fn log(&self) {
+        for key in &self.keys {
+            info!(lock.key = %key, lock.mode = %self.options.mode(), wait = ?self.options.wait(), "acquiring");
+        }
+    }
+
     /// Checks everything that can be checked before any I/O.
     pub(super) fn new(args: &RunArgs) -> Result<Self, Failure> {
         let mut keys: Vec<LockKey> = Vec::new();
@@ -55,8 +65,8 @@ impl Request {
             .with_wait(wait)
             .with_mode(args.permits.unwrap_or(if args.shared { Mode::Shared } else { Mode::Exclusive }))
             .with_lease(lease)
-            .with_owner(owner.as_str())
+            .with_owner(&owner)
             .with_metadata("command", command);
-        Ok(Self { keys, options, owner, limits })
+        Ok(Self { keys, options, owner, limits, keep_uri: args.keep_uri, quiet: args.quiet })
     }
 }

@@ -1,17 +1,15 @@
 //! Starts the command when enough of the leases is left.
 
 use std::ffi::OsString;
-use std::io::IsTerminal;
-use std::process::Stdio;
+use std::process::Command;
 use std::time::Duration;
 
-use rustix::process::Signal;
-use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep};
+use tracing::info;
 
 use super::ending::Limits;
 use super::environment;
-use super::group::Group;
+use super::group::{END_LIMIT, Group};
 use super::held::Held;
 use super::request::Request;
 use super::supervise::leash_deadline;
@@ -39,24 +37,20 @@ fn ensure_held(granted: &impl Held) -> Result<(), Failure> {
 }
 
 /// Starts the command in a group of its own, which the leash kills before the deadline.
-pub(super) async fn start(
-    granted: &impl Held,
-    request: &Request,
-    command: &[OsString],
-) -> Result<(Group, Child), Failure> {
+pub(super) async fn start(granted: &impl Held, request: &Request, command: &[OsString]) -> Result<Group, Failure> {
     let (program, arguments) = command.split_first().expect("clap requires a command");
     let tokens: Vec<_> = request.keys.iter().map(|key| (key.as_str().to_owned(), granted.token(key))).collect();
+    for (key, token) in request.keys.iter().zip(tokens.iter().map(|(_, token)| token)) {
+        info!(lock.key = %key, lock.token = %token, "granted, the command is started");
+    }
     let mut child = Command::new(program);
     child.args(arguments);
     for (name, _) in std::env::vars_os() {
-        if name.to_str().is_some_and(environment::is_of_a_lock) {
+        if name.to_str().is_some_and(|name| environment::is_removed(name, request.keep_uri)) {
             child.env_remove(name);
         }
     }
     child.envs(environment::variables(&tokens, &request.owner));
-    if std::io::stdin().is_terminal() {
-        child.stdin(Stdio::null());
-    }
     let leash = Group::start().await;
     let mut group =
         leash.map_err(|error| Failure::new(exit::SOFTWARE, format!("the leash cannot be started: {error}")))?;
@@ -64,16 +58,17 @@ pub(super) async fn start(
         group.hold_until(deadline).await;
     }
     // The leash takes its time to start, and a lost lock has no deadline.
-    if let Err(lost) = ensure_held(granted) {
-        group.signal(Signal::KILL);
-        return Err(lost);
-    }
-    match group.spawn(child) {
-        Ok(child) => Ok((group, child)),
-        Err(error) => {
-            group.signal(Signal::KILL);
+    let started = ensure_held(granted).and_then(|()| {
+        group.spawn(child).map_err(|error| {
             let program = program.to_string_lossy();
-            Err(Failure::new(exit::of_start(&error), format!("{program:?} cannot be started: {error}")))
+            Failure::new(exit::of_start(&error), format!("{program:?} cannot be started: {error}"))
+        })
+    });
+    match started {
+        Ok(()) => Ok(group),
+        Err(failure) => {
+            group.end(END_LIMIT).await;
+            Err(failure)
         }
     }
 }

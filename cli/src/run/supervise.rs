@@ -1,18 +1,24 @@
 //! Watches a running command and its locks.
 
+use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use tokio::process::Child;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::ending::{Action, Ending, Limits};
-use super::group::Group;
+use super::group::{Change, END_LIMIT, Group};
 use super::held::Held;
 use crate::exit;
-use crate::signals::Signals;
+use crate::failure::Failure;
+use crate::output::say;
+use crate::signals::{Event, Signals, ends};
 
+/// How long a lock that is lost is released, and then the client closed: both are best effort.
+pub(super) const CLOSE_LIMIT: Duration = Duration::from_millis(800);
 const KILLED: &str = "the lock was lost, or about to be, and the command was killed";
+const STOPPED: &str =
+    "the command was stopped (SIGSTOP, or by a terminal) until the lock was about to end, and was ended";
 const HELD_TOO_LONG: &str = "the lock was held for --max-hold, and the command was ended";
 
 /// How a command ended.
@@ -30,10 +36,8 @@ impl Outcome {
     /// Warns if processes of the group are left.
     pub(super) fn warn_of_survivors(&self) {
         if !self.group_is_gone {
-            eprintln!(
-                "distlock: processes of the command are still there after SIGKILL: the kernel does not end them. Look \
-                 for a device or a mount that hangs"
-            );
+            say("processes of the command are still there after SIGKILL: they belong to another user, or wait for a \
+                 device or a mount that hangs");
         }
     }
 }
@@ -45,14 +49,10 @@ pub(crate) fn leash_deadline(valid_until: Option<Instant>, limits: Limits) -> Op
 }
 
 /// Waits for the end of the command. Passes signals on to it, and ends it before the locks are
-/// lost. When this returns, its group is gone, and the locks are not yet released.
-pub(crate) async fn supervise(
-    granted: &impl Held,
-    mut group: Group,
-    mut child: Child,
-    limits: Limits,
-    signals: &mut Signals,
-) -> Outcome {
+/// lost. A stopped command keeps the locks no longer than until the deadline at which it stopped:
+/// renewals are not for it. When this returns, its group is gone, and the locks are not yet
+/// released.
+pub(crate) async fn supervise(granted: &impl Held, mut group: Group, limits: Limits, signals: &mut Signals) -> Outcome {
     let started = Instant::now();
     let mut ending = Ending::new(limits);
     let mut lost = granted.lost();
@@ -60,11 +60,12 @@ pub(crate) async fn supervise(
     let mut deadline = granted.valid_until();
     let mut ended_because = None;
     let mut sent = None;
+    let mut is_stopped = false;
     let status = loop {
         // The signal alone may be late after the machine has slept.
         loss = loss.or_else(|| granted.loss());
         // A lost guard has no deadline of its own: the last one counts.
-        deadline = if loss.is_none() { granted.valid_until() } else { deadline };
+        deadline = if loss.is_none() && !is_stopped { granted.valid_until() } else { deadline };
         let leash = leash_deadline(deadline, limits);
         if leash != sent {
             sent = leash;
@@ -79,6 +80,7 @@ pub(crate) async fn supervise(
                 let reason = match loss {
                     Some(loss) => format!("the lock was lost while the command ran, and the command was ended: {loss}"),
                     None if limits.is_over(started.elapsed()) => HELD_TOO_LONG.to_owned(),
+                    None if is_stopped => STOPPED.to_owned(),
                     None => {
                         "the lock could not be renewed, and the command was ended before the lease's deadline".into()
                     }
@@ -94,17 +96,49 @@ pub(crate) async fn supervise(
                 break None;
             }
         };
-        tokio::select! {
-            status = child.wait() => break status.ok(),
-            signal = signals.next() => group.signal(signal),
-            how = &mut lost, if loss.is_none() => loss = Some(how),
-            () = group.leash_ended() => {
-                eprintln!("distlock: the leash has been killed: if distlock is killed, too, the command continues");
+        if !is_stopped {
+            // The shell may have put the job into the foreground, which it does not report.
+            group.give_terminal();
+        }
+        let event = tokio::select! {
+            event = signals.next_for_command() => event,
+            how = &mut lost, if loss.is_none() => {
+                loss = Some(how);
+                continue;
             }
-            () = sleep_until(wake) => {}
+            () = sleep_until(wake) => continue,
+        };
+        match event {
+            Event::Signal(Signal::TSTP) if is_stopped => group.stop_too(),
+            Event::Signal(signal) => {
+                group.signal(signal);
+                if ends(signal) {
+                    group.signal(Signal::CONT);
+                }
+            }
+            Event::Child(child, status) => match group.change(child, status) {
+                Change::Ended(status) => break Some(status),
+                Change::Stopped(by) => {
+                    is_stopped = true;
+                    group.on_stop(by).await;
+                }
+                Change::Continued => is_stopped = false,
+                Change::LeashEnded => {
+                    say("the leash has been killed: if distlock is killed, too, the command continues");
+                }
+                Change::Other => {}
+            },
         }
     };
-    let (group_is_gone, after) = group.end(&mut child).await;
+    // The user has typed it for the whole job.
+    let typed = status.and_then(|status| Signal::from_named_raw(status.signal()?));
+    let typed = typed.filter(|signal| [Signal::INT, Signal::QUIT].contains(signal) && group.has_terminal());
+    // If the command has not ended, it is killed no later than the leash would do it.
+    let limit = if status.is_some() { END_LIMIT } else { limits.lead / 2 };
+    let (group_is_gone, after) = group.end(limit).await;
+    if let Some(signal) = typed {
+        signals.send_to_own_group(signal).await;
+    }
     let is_lost = loss.or_else(|| granted.loss()).is_some();
     if ended_because.is_none() && ending.look(Instant::now(), deadline, is_lost) == Action::Kill {
         // This process was stopped or starved, and the leash has killed the group.
@@ -112,6 +146,26 @@ pub(crate) async fn supervise(
     }
     let code = status.or(after).map_or(exit::SOFTWARE, exit::of_command);
     Outcome { code, ended_because, group_is_gone }
+}
+
+/// Closes the client, which tells what it could not give back. A signal ends that: the user does
+/// not want to wait, and what is left ends with its ttl. What is lost needs no release, and the
+/// server may be what is lost.
+pub(super) async fn close(
+    closing: impl Future<Output = Result<(), Failure>>,
+    code: &Result<u8, Failure>,
+    signals: &mut Signals,
+) {
+    let is_lost = code.as_ref().is_err_and(|failure| failure.code == exit::LOST);
+    tokio::select! {
+        closed = closing => {
+            if let Err(failure) = closed {
+                say(failure.message);
+            }
+        }
+        () = sleep(CLOSE_LIMIT), if is_lost => {}
+        _ = signals.next() => {}
+    }
 }
 
 /// How often the deadline is read: it moves with each renewal.

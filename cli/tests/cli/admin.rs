@@ -110,6 +110,7 @@ async fn default_owners(world: World) {
 async fn watch(world: World) {
     // The collection exists before the stream is opened.
     world.output(&["run", "orders/0", "--", "true"]).await.expect(0);
+    let (mut victim, _) = hold(&world, &["orders/2", "--ttl", "12s", "--owner", "held before"]).await;
     let mut json = world.start(&["watch", "--prefix", "orders/"]);
     let mut human = world.start(&["watch", "--human"]);
     assert_eq!(json.line().await, r#"{"event":"watching"}"#);
@@ -123,8 +124,21 @@ async fn watch(world: World) {
     );
     let released: Value = serde_json::from_str(&json.line().await).expect("an object");
     assert_eq!((&released["event"], &released["id"]), (&"released".into(), &granted["id"]));
+    assert_eq!(released["owner"], "me");
     let line = human.line().await;
     assert!(line.starts_with("granted") && line.contains("jobs/1") && line.ends_with("other"), "{line}");
+    world.output(&["force-release", "orders/2", "--reason", "it hangs"]).await.expect(0);
+    let forced: Value = serde_json::from_str(&json.line().await).expect("an object");
+    assert_eq!(
+        (&forced["event"], &forced["owner"], &forced["reason"]),
+        (&"force_released".into(), &"held before".into(), &"it hangs".into())
+    );
+    for expected in ["released        jobs/1  other", "granted", "released        orders/1  me"] {
+        let line = human.line().await;
+        assert!(line.starts_with(expected), "{line}");
+    }
+    assert_eq!(human.line().await, "force_released  orders/2  held before  reason it hangs");
+    victim.end().await.expect(79);
     json.signal(Signal::INT);
     json.end().await.expect(130);
     human.signal(Signal::TERM);

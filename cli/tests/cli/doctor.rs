@@ -56,13 +56,15 @@ async fn well(world: World) {
     assert_eq!(records.count_documents(doc! {}).await.expect("a number"), 0, "its own record is removed");
     let lines = world.output(&["doctor", "--human"]).await.expect(0).out;
     assert!(lines.lines().any(|line| line.starts_with("ok       changeStream")), "{lines}");
+    assert!(lines.lines().last().is_some_and(|line| line.ends_with("0 wrong")), "{lines}");
 }
 
 async fn away(world: World) {
     let uri = "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=300";
     let findings = finish(world.command_on(uri, &["doctor"])).await.expect(1).objects();
     assert_eq!((&findings[0]["check"], &findings[0]["verdict"]), (&"connection".into(), &"wrong".into()));
-    assert!(findings[0]["advice"].is_string() && findings.len() == 1, "{findings:?}");
+    assert!(findings[0]["advice"].is_string() && findings.len() == 2, "{findings:?}");
+    assert_eq!((&findings[1]["check"], &findings[1]["wrong"]), (&"sum".into(), &1.into()));
     let findings = finish(world.command_on("mongodb://host:port", &["doctor"])).await.expect(1).objects();
     assert_eq!(findings[0]["verdict"], "wrong", "{findings:?}");
     // The other commands have the exit codes of these errors.

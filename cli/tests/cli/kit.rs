@@ -1,5 +1,7 @@
 //! The parts that all tests share.
 
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
 use std::time::Duration;
@@ -8,11 +10,14 @@ use distlock::mongodb::MongoProvider;
 use distlock::mongodb::mongodb::Client;
 use distlock::{LockAdmin, LockInfo, LockKey, LockProvider};
 use distlock_conformance::process::is_dead;
+use rustix::io::ioctl_fionbio;
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::termios::tcgetpgrp;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 /// Many times the duration of anything here.
 pub(crate) const BOUND: Duration = Duration::from_secs(60);
@@ -155,6 +160,112 @@ impl Running {
         });
         ended.await.expect("it ends")
     }
+}
+
+/// A terminal with a shell that has job control, as a user has it.
+pub(crate) struct Terminal {
+    screen: File,
+    shell: Child,
+    unread: String,
+}
+
+impl Terminal {
+    /// Starts the shell. In it, `$D` is the command on this database.
+    pub(crate) async fn start(world: &World) -> Self {
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let screen = openpt(flags).expect("a pseudo-terminal");
+        grantpt(&screen).and_then(|()| unlockpt(&screen)).expect("a pseudo-terminal");
+        let inner = ioctl_tiocgptpeer(&screen, flags).expect("its other side");
+        let stdio = || Stdio::from(inner.try_clone().expect("a descriptor"));
+        ioctl_fionbio(&screen, true).expect("a descriptor");
+        let mut shell = Command::new("setsid");
+        shell.args(["--ctty", "bash", "--norc", "--noprofile", "--noediting", "-i"]);
+        shell.env("D", format!("{} --database {}", env!("CARGO_BIN_EXE_distlock"), world.database));
+        shell.env("DISTLOCK_MONGODB_URI", &world.uri).env("PS1", "").env("LC_ALL", "C");
+        let shell = shell.stdin(stdio()).stdout(stdio()).stderr(stdio()).spawn().expect("it starts");
+        let mut terminal = Self { screen: File::from(screen), shell, unread: String::new() };
+        // What is typed is not shown from then on.
+        terminal.enter("stty -echo; PS1=; echo rea''dy");
+        terminal.until("ready").await;
+        terminal
+    }
+
+    /// Types a line.
+    pub(crate) fn enter(&self, line: &str) {
+        self.press(&format!("{line}\n"));
+    }
+
+    /// Presses keys, such as `\x03` and `\x1a`: Ctrl-C and Ctrl-Z.
+    pub(crate) fn press(&self, keys: &str) {
+        (&self.screen).write_all(keys.as_bytes()).expect("it is open");
+    }
+
+    /// Waits for a text on the screen, and returns what was before it.
+    pub(crate) async fn until(&mut self, text: &str) -> String {
+        let begun = Instant::now();
+        while !self.unread.contains(text) {
+            let mut bytes = [0; 4096];
+            match self.screen.read(&mut bytes) {
+                Ok(read) => self.unread.push_str(&String::from_utf8_lossy(&bytes[..read])),
+                Err(error) if error.kind() == ErrorKind::WouldBlock && begun.elapsed() < BOUND => sleep(POLL).await,
+                Err(error) => panic!("{error}: no {text:?} in {:?}", self.unread),
+            }
+        }
+        let (before, after) = self.unread.split_once(text).expect("it contains the text");
+        let (before, after) = (before.to_owned(), after.to_owned());
+        self.unread = after;
+        before
+    }
+
+    /// Waits for `NAME=NUMBER,` on the screen.
+    pub(crate) async fn number(&mut self, name: &str) -> u32 {
+        self.until(&format!("{name}=")).await;
+        self.until(",").await.parse().expect("a number")
+    }
+
+    /// Returns whether a process is in the foreground.
+    pub(crate) fn shows(&self, process: u32) -> bool {
+        let foreground = tcgetpgrp(&self.screen).ok().map(|group| group.to_string());
+        foreground.is_some_and(|foreground| field(process, 5) == Some(foreground))
+    }
+
+    /// Closes the terminal, and waits for the end of the shell.
+    pub(crate) async fn close(mut self) {
+        drop(self.screen);
+        timeout(BOUND, self.shell.wait()).await.expect("it ends").expect("it ends");
+    }
+}
+
+/// Returns a command that runs another one: the words of that one follow those of `by`.
+pub(crate) fn wrapped(by: &[&str], command: &Command) -> Command {
+    let (inner, mut outer) = (command.as_std(), Command::new(by[0]));
+    outer.args(&by[1..]).arg(inner.get_program()).args(inner.get_args()).kill_on_drop(true);
+    outer.envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    outer
+}
+
+/// Returns a field of the status of a process, by its number: 3 is its state, 4 its parent, and 5
+/// its process group. `None` if there is no such process.
+fn field(process: u32, number: usize) -> Option<String> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.split(' ').nth(number - 3).map(str::to_owned)
+}
+
+pub(crate) fn is_stopped(process: u32) -> bool {
+    field(process, 3).as_deref() == Some("T")
+}
+
+pub(crate) fn parent_of(process: u32) -> Option<u32> {
+    field(process, 4)?.parse().ok()
+}
+
+pub(crate) fn group_of(process: u32) -> Option<u32> {
+    field(process, 5)?.parse().ok()
+}
+
+/// Waits until a process is stopped.
+pub(crate) async fn until_stopped(process: u32) {
+    until(async || is_stopped(process)).await;
 }
 
 /// A process that has the place of one that is waited for.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use distlock_conformance::process::is_dead;
-use distlock_conformance::proxy::FaultProxy;
+use distlock_conformance::proxy::{FaultProxy, NetworkFault, Way};
 
 use crate::Tests;
 use crate::kit::{Running, World, hold, script_if_dead, until_dead};
@@ -13,6 +13,7 @@ pub(crate) fn add(tests: &mut Tests) {
     tests.add("losses::a_forced_release_ends_the_command", forced);
     tests.add("losses::a_command_that_ignores_sigterm_is_killed", forced_stubborn);
     tests.add("losses::the_command_is_gone_before_another_holder_when_mongodb_is_away", away);
+    tests.add("losses::a_silent_server_keeps_the_command_no_longer_than_the_lease", silent);
     tests.add("losses::a_command_without_renewals_gets_sigterm_first", asked_first);
     tests.add("losses::a_command_that_hangs_ends_before_its_maximum_hold", held_too_long);
     tests.add("losses::a_command_that_ends_in_time_keeps_its_exit_code", in_time);
@@ -58,6 +59,20 @@ async fn away(world: World) {
     proxy.close().await;
     next.end().await.expect(0);
     victim.end().await.expect(79);
+}
+
+/// The connection stays open, and nothing is answered: there is nothing to give back.
+async fn silent(world: World) {
+    let ttl = Duration::from_secs(6);
+    let (mut victim, proxy, _) = cut_off(&world, &["--ttl", "6s"], "").await;
+    let silent = Instant::now();
+    for way in [Way::ToServer, Way::ToClient] {
+        proxy.strike(NetworkFault::drop_next(way, u32::MAX));
+    }
+    victim.end().await.expect(79);
+    let after = silent.elapsed();
+    // Two seconds are promised; a busy machine gets as much again.
+    assert!(after < ttl + Duration::from_secs(4), "it ended {after:?} after the server was silent");
 }
 
 async fn asked_first(world: World) {

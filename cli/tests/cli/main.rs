@@ -6,6 +6,7 @@
 mod admin;
 mod doctor;
 mod ends;
+mod init;
 mod kit;
 mod losses;
 mod modes;
@@ -13,9 +14,12 @@ mod once;
 mod proxy;
 mod run;
 mod secrets;
+mod stops;
+mod terminal;
 mod waits;
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -23,6 +27,7 @@ use distlock_conformance_mongo::{MongoServer, Topology};
 use futures_util::FutureExt;
 use libtest_mimic::{Arguments, Failed, Trial};
 use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
@@ -30,23 +35,28 @@ use kit::{BOUND, World};
 
 /// How many tests run in parallel, unless `--test-threads` is given: they wait for processes and
 /// clocks most of the time.
-const AT_ONCE: usize = 8;
+const AT_ONCE: usize = 12;
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(AT_ONCE);
     let runtime = Arc::new(Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime"));
+    handle_ignored_signals(&runtime);
     let servers = Servers::default();
     let mut tests = Tests { runtime: runtime.clone(), servers: servers.clone(), trials: Vec::new() };
+    // The longest first.
+    secrets::add(&mut tests);
+    losses::add(&mut tests);
+    doctor::add(&mut tests);
+    terminal::add(&mut tests);
+    stops::add(&mut tests);
     run::add(&mut tests);
     waits::add(&mut tests);
     ends::add(&mut tests);
-    losses::add(&mut tests);
+    init::add(&mut tests);
     modes::add(&mut tests);
     once::add(&mut tests);
     admin::add(&mut tests);
-    doctor::add(&mut tests);
-    secrets::add(&mut tests);
     let Tests { trials, .. } = tests;
     let conclusion = libtest_mimic::run(&arguments, trials);
     runtime.block_on(async {
@@ -58,6 +68,19 @@ fn main() -> ExitCode {
         }
     });
     conclusion.exit_code()
+}
+
+/// In the background of a script this program ignores signals, and so would the commands that it
+/// starts. What is handled here has its usual effect on them.
+fn handle_ignored_signals(runtime: &Runtime) {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    let _entered = runtime.enter();
+    for kind in [SignalKind::hangup(), SignalKind::interrupt(), SignalKind::quit(), SignalKind::terminate()] {
+        if mask.unwrap_or_default() >> (kind.as_raw_value() - 1) & 1 == 1 {
+            drop(signal(kind).expect("a handler"));
+        }
+    }
 }
 
 /// The servers, started by the first test that needs them.
@@ -80,6 +103,9 @@ impl Servers {
     }
 }
 
+/// A test, boxed so that what runs it is compiled once, and not for each of them.
+type Test = Box<dyn FnOnce(World) -> Pin<Box<dyn Future<Output = ()>>> + Send>;
+
 struct Tests {
     runtime: Arc<Runtime>,
     servers: Servers,
@@ -89,15 +115,15 @@ struct Tests {
 impl Tests {
     /// Adds a test on the replica set without access control.
     fn add<F: Future<Output = ()> + 'static>(&mut self, name: &str, test: fn(World) -> F) {
-        self.push(name, test, false);
+        self.push(name, Box::new(move |world| Box::pin(test(world))), false);
     }
 
     /// Adds a test on the replica set with access control.
     fn add_controlled<F: Future<Output = ()> + 'static>(&mut self, name: &str, test: fn(World) -> F) {
-        self.push(name, test, true);
+        self.push(name, Box::new(move |world| Box::pin(test(world))), true);
     }
 
-    fn push<F: Future<Output = ()> + 'static>(&mut self, name: &str, test: fn(World) -> F, controlled: bool) {
+    fn push(&mut self, name: &str, test: Test, controlled: bool) {
         let (runtime, servers) = (self.runtime.clone(), self.servers.clone());
         self.trials.push(Trial::test(name, move || {
             runtime.block_on(async {

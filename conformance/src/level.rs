@@ -16,7 +16,7 @@ pub enum Level {
     /// Seconds: the shortest checks, with few rounds.
     Smoke,
     /// A minute: every check once, with few rounds. Variants of a backend
-    /// ([`Profile::variant`](crate::Profile::variant)) take the checks of the level smoke. The
+    /// ([`Profile::variant`](crate::Profile::variant)) share the checks of the level smoke. The
     /// default.
     #[default]
     Quick,

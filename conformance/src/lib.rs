@@ -37,6 +37,7 @@
 //! | `--minutes` | `DISTLOCK_CONFORMANCE_MINUTES` | how long `torture` runs, as a decimal number. The current round is finished; a round in which a check failed is the last | 10 |
 //! | `--rounds` | `DISTLOCK_CONFORMANCE_ROUNDS` | how many times the other levels run, each time with a new seed; a round in which a check failed is the last | 1 |
 //! | `--seed` | `DISTLOCK_CONFORMANCE_SEED` | the source of all random choices; each check derives its own from it and its name | random |
+//! | `--pairs` | | prints which two features of a store meet, the checks that examine both, and which of them run on the fixtures; runs nothing | |
 //! | `--report` | `DISTLOCK_CONFORMANCE_REPORT` | the directory for the reports; a relative path starts at the package's folder, where Cargo runs tests | none |
 //!
 //! An option takes precedence over its variable. Use the variables if the same command also runs
@@ -97,7 +98,6 @@ mod client;
 #[cfg(feature = "containers")]
 pub mod container;
 mod context;
-mod controls;
 mod disturbed;
 mod failure;
 #[cfg(feature = "faketime")]
@@ -111,6 +111,7 @@ mod leases;
 mod level;
 mod need;
 mod pace;
+mod pairs;
 pub mod process;
 mod profile;
 pub mod proxy;
@@ -132,7 +133,6 @@ pub use check::Check;
 pub use checks::all as checks;
 pub use clause::Clause;
 pub use client::Client;
-pub use controls::{Controls, Operation, Pushes, SeenRenewal};
 pub use disturbed::DisturbedStore;
 pub use failure::{Failure, FailureKind, FixtureError};
 #[cfg(feature = "faketime")]
@@ -149,7 +149,7 @@ pub use supervised::Supervised;
 #[cfg(feature = "containers")]
 pub use testcontainers;
 
-/// For implementing [`Fixture`] and [`Controls`].
+/// For implementing [`Fixture`].
 pub use distlock_api::async_trait;
 
 /// Compiles the example of the README.

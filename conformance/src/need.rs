@@ -20,7 +20,7 @@ pub enum Need {
     Permits,
     /// **No** permits: the check asserts the refusal.
     NoPermits,
-    /// Work that is done once. A check that needs it does not apply to backends without it.
+    /// Work that is done once.
     Once,
     /// Administration.
     Admin,
@@ -36,20 +36,8 @@ pub enum Need {
     NoLockEvents,
     /// Clients in other processes.
     Processes,
-    /// Faults on demand.
+    /// Faults of the requests and events of a client on demand, and their number.
     Faults,
-    /// Replies that get lost on demand.
-    LostReplies,
-    /// Replies that come late on demand.
-    DelayedReplies,
-    /// Clients that are cut off from their store on demand.
-    CutOff,
-    /// Disturbed pushes on demand.
-    PushFaults,
-    /// Keys that stall on demand.
-    Stalls,
-    /// Counted requests.
-    Requests,
     /// Purging of records on demand.
     Purge,
     /// Grants in the order of the queue.
@@ -60,8 +48,7 @@ pub enum Need {
     SeparateClients,
     /// The bare store, below the lease engine.
     Store,
-    /// A deployment for fault injection. A check that needs one does not apply to backends without
-    /// it.
+    /// A deployment for fault injection.
     Arena,
     /// The server's connections are cut on demand: [`Hook::Cut`](crate::Hook::Cut).
     Cut,
@@ -69,6 +56,8 @@ pub enum Need {
     Stall,
     /// Requests are late on demand: [`Hook::Delay`](crate::Hook::Delay).
     Delay,
+    /// Each request is a little late on demand: [`Hook::Lag`](crate::Hook::Lag).
+    Lag,
     /// The server crashes and starts again on demand: [`Hook::Restart`](crate::Hook::Restart).
     Restart,
     /// A key is blocked at the server on demand: [`Hook::Block`](crate::Hook::Block).
@@ -76,15 +65,8 @@ pub enum Need {
 }
 
 impl Need {
-    /// Whether a check that needs it does not apply to backends without it.
-    pub(crate) fn is_optional(self) -> bool {
-        self.is_refusal()
-            || matches!(
-                self,
-                Self::Once | Self::Arena | Self::Cut | Self::Stall | Self::Delay | Self::Restart | Self::Block
-            )
-    }
-
+    /// Whether a check that needs it asserts the refusal of a capability. It does not apply to
+    /// backends that have the capability.
     pub(crate) fn is_refusal(self) -> bool {
         matches!(
             self,
@@ -118,12 +100,6 @@ impl Need {
             Self::NoLockEvents => "this backend reports events about locks",
             Self::Processes => "the state of this backend lives in one process",
             Self::Faults => "the fixture injects no faults",
-            Self::LostReplies => "the fixture loses no replies",
-            Self::DelayedReplies => "the fixture delays no replies",
-            Self::CutOff => "the fixture cannot cut a client off",
-            Self::PushFaults => "the fixture cannot disturb pushes",
-            Self::Stalls => "the fixture cannot stall a key",
-            Self::Requests => "the fixture counts no requests",
             Self::Purge => "the fixture cannot purge records",
             Self::Fair => "this backend has no queue",
             Self::Push => "this backend pushes nothing to its waiters: they poll",
@@ -133,6 +109,7 @@ impl Need {
             Self::Cut => "the fixture has no hook that cuts connections",
             Self::Stall => "the fixture has no hook that stalls the server",
             Self::Delay => "the fixture has no hook that delays requests",
+            Self::Lag => "the fixture has no hook that makes the network slow",
             Self::Restart => "the fixture has no hook that restarts the server",
             Self::Block => "the fixture has no hook that blocks a key",
         }

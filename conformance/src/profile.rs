@@ -33,13 +33,7 @@ pub struct Profile {
     owners: bool,
     lock_events: bool,
     processes: bool,
-    faults: bool,
-    lost_replies: bool,
-    delayed_replies: bool,
-    cuts_off: bool,
-    push_faults: bool,
-    stalls: bool,
-    counts_requests: bool,
+    disturbed: bool,
     purge: bool,
     one_provider: bool,
     arena: bool,
@@ -62,13 +56,7 @@ impl Profile {
             owners: false,
             lock_events: false,
             processes: false,
-            faults: false,
-            lost_replies: false,
-            delayed_replies: false,
-            cuts_off: false,
-            push_faults: false,
-            stalls: false,
-            counts_requests: false,
+            disturbed: false,
             purge: false,
             one_provider: false,
             arena: false,
@@ -83,7 +71,7 @@ impl Profile {
     }
 
     /// Declares that [`Fixture::once_clients`](crate::Fixture::once_clients) works. Without it, the
-    /// checks of work that is done once do not apply to the backend.
+    /// checks of work that is done once are refused by design.
     pub fn once(mut self) -> Self {
         self.once = true;
         self
@@ -119,58 +107,15 @@ impl Profile {
         self
     }
 
-    /// Declares that [`Controls::fail_next`](crate::Controls::fail_next) works.
-    pub fn faults(mut self) -> Self {
-        self.faults = true;
+    /// Declares that each client has a [`DisturbedStore`](crate::DisturbedStore), which makes its
+    /// faults.
+    pub fn disturbed(mut self) -> Self {
+        self.disturbed = true;
         self
     }
 
-    /// Declares that [`Controls::lose_replies`](crate::Controls::lose_replies) works.
-    pub fn lost_replies(mut self) -> Self {
-        self.lost_replies = true;
-        self
-    }
-
-    /// Declares that [`Controls::delay_replies`](crate::Controls::delay_replies) works.
-    pub fn delayed_replies(mut self) -> Self {
-        self.delayed_replies = true;
-        self
-    }
-
-    /// Declares that [`Controls::cut_off`](crate::Controls::cut_off) works.
-    pub fn cuts_off(mut self) -> Self {
-        self.cuts_off = true;
-        self
-    }
-
-    /// Declares all faults that a [`DisturbedStore`](crate::DisturbedStore) makes:
-    /// [`faults`](Self::faults), [`lost_replies`](Self::lost_replies),
-    /// [`delayed_replies`](Self::delayed_replies), [`cuts_off`](Self::cuts_off),
-    /// [`push_faults`](Self::push_faults), [`stalls`](Self::stalls) and
-    /// [`counts_requests`](Self::counts_requests).
-    pub fn disturbed(self) -> Self {
-        self.faults().lost_replies().delayed_replies().cuts_off().push_faults().stalls().counts_requests()
-    }
-
-    /// Declares that [`Controls::disturb_pushes`](crate::Controls::disturb_pushes) works.
-    pub fn push_faults(mut self) -> Self {
-        self.push_faults = true;
-        self
-    }
-
-    /// Declares that [`Controls::stall`](crate::Controls::stall) works.
-    pub fn stalls(mut self) -> Self {
-        self.stalls = true;
-        self
-    }
-
-    /// Declares that [`Controls::requests`](crate::Controls::requests) works.
-    pub fn counts_requests(mut self) -> Self {
-        self.counts_requests = true;
-        self
-    }
-
-    /// Declares that [`Controls::purge`](crate::Controls::purge) works.
+    /// Declares that records can be purged:
+    /// [`DisturbedStore::with_purge`](crate::DisturbedStore::with_purge) was called.
     pub fn purge(mut self) -> Self {
         self.purge = true;
         self
@@ -184,8 +129,8 @@ impl Profile {
     }
 
     /// Declares that [`Fixture::arena`](crate::Fixture::arena) starts a deployment for fault
-    /// injection, with clients in other processes. Without it, the checks that need one do not
-    /// apply to the backend.
+    /// injection, with clients in other processes. Without it, the checks that need one are refused
+    /// by design.
     pub fn arena(mut self) -> Self {
         self.arena = true;
         self
@@ -201,7 +146,8 @@ impl Profile {
 
     /// Declares that [`Arena::hook`](crate::Arena::hook) has these hooks, and that
     /// [`Fixture::store_at`](crate::Fixture::store_at) works. Requires [`arena`](Self::arena) and
-    /// [`store`](Self::store). Without a hook, the checks that need it do not apply to the backend.
+    /// [`store`](Self::store). Without a hook, the checks that need it are
+    /// refused by design.
     pub fn hooks(mut self, hooks: impl IntoIterator<Item = Hook>) -> Self {
         self.hooks.extend(hooks);
         self
@@ -242,8 +188,8 @@ impl Profile {
     }
 
     /// Declares that another fixture of the run examines the same backend in full, and this one in
-    /// another place, or with other access. At the default level, `quick`, it takes the shortest
-    /// checks only; from `standard` on all.
+    /// another place, or with other access. At the default level, `quick`, the variants of a run
+    /// share the shortest checks, each of which one of them takes; from `standard` on all take all.
     pub fn variant(mut self) -> Self {
         self.variant = true;
         self
@@ -272,13 +218,7 @@ impl Profile {
             Need::LockEvents => self.lock_events,
             Need::NoLockEvents => self.admin && !self.lock_events,
             Need::Processes => self.processes,
-            Need::Faults => self.faults,
-            Need::LostReplies => self.lost_replies,
-            Need::DelayedReplies => self.delayed_replies,
-            Need::CutOff => self.cuts_off,
-            Need::PushFaults => self.push_faults,
-            Need::Stalls => self.stalls,
-            Need::Requests => self.counts_requests,
+            Need::Faults => self.disturbed,
             Need::Purge => self.purge,
             Need::Fair => self.capabilities.fair,
             Need::Push => self.capabilities.push,
@@ -288,6 +228,7 @@ impl Profile {
             Need::Cut => self.hooks.contains(&Hook::Cut),
             Need::Stall => self.hooks.contains(&Hook::Stall),
             Need::Delay => self.hooks.contains(&Hook::Delay),
+            Need::Lag => self.hooks.contains(&Hook::Lag),
             Need::Restart => self.hooks.contains(&Hook::Restart),
             Need::Block => self.hooks.contains(&Hook::Block),
         }

@@ -1,5 +1,5 @@
-//! MongoDB for tests: servers without manual steps, a disposable replica set for fault injection,
-//! and commands that fail at the server.
+//! MongoDB for tests: servers without manual steps, and a disposable replica set for fault
+//! injection.
 //!
 //! These are the parts of a [fixture](distlock_conformance::Fixture) for a backend on MongoDB. They
 //! are useful to any test that needs a real server.
@@ -8,7 +8,6 @@
 //! * [`run`] runs the suite with a server that all processes of a `cargo nextest` run share.
 //! * [`ClusterArena`] is a replica set with faults, for
 //!   [`Fixture::arena`](distlock_conformance::Fixture::arena).
-//! * [`FailCommand`] makes commands of one client fail at the server.
 //! * [`Imitation`] is a server that speaks MongoDB's protocol and lacks something.
 //!
 //! # Where a server comes from
@@ -41,7 +40,9 @@
 //! Servers that are started here accept test commands (`configureFailPoint`), remove expired
 //! documents every second, and have no access control unless it was requested. They and their data
 //! are removed by [`MongoServer::stop`], by a drop, and even if the test process is killed. Then
-//! local processes are removed at once, a container when the next server is started.
+//! local processes are removed at once, a container when the next server is started. Their data is
+//! in memory, if the machine has room for it
+//! ([`memory_dir`](distlock_conformance::fetch::memory_dir)).
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -56,7 +57,6 @@
 //! ```
 
 mod cluster;
-mod fail_command;
 mod imitation;
 mod keeper;
 mod run;
@@ -65,7 +65,6 @@ mod shared;
 mod topology;
 
 pub use cluster::ClusterArena;
-pub use fail_command::FailCommand;
 pub use imitation::{Imitation, Refuse, Shape};
 pub use run::{run, run_one};
 pub use server::{MongoServer, ServerError};

@@ -11,6 +11,8 @@ use crate::proxy::{FaultProxy, NetworkFault, Way};
 
 /// The delay of [`Hook::Delay`](super::Hook::Delay).
 pub(crate) const LATE: Duration = Duration::from_secs(2);
+/// The delay of [`Hook::Lag`](super::Hook::Lag).
+pub(crate) const LAG: Duration = Duration::from_millis(100);
 
 /// The faults of [proxies](FaultProxy) in front of all servers of an [`Arena`](crate::Arena). For a
 /// single server, [`TcpArena`](crate::TcpArena) has them.
@@ -86,6 +88,13 @@ impl ProxyFaults {
     #[must_use]
     pub fn late_requests(&self) -> Arc<dyn Fault> {
         self.fault("late-requests", 3, NetworkFault::Delay { way: Way::ToServer, by: LATE })
+    }
+
+    /// Returns the fault that delays each request by a tenth of a second:
+    /// [`Hook::Lag`](crate::Hook::Lag).
+    #[must_use]
+    pub fn lag(&self) -> Arc<dyn Fault> {
+        self.fault("lag", 3, NetworkFault::Delay { way: Way::ToServer, by: LAG })
     }
 
     /// Returns the fault that keeps connections open and passes nothing:

@@ -30,7 +30,7 @@ const LOOK_LIMIT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(20);
 
 /// A server behind a [`FaultProxy`] as an [`Arena`]. It has the faults of the network, kills and
-/// stops, and the [hooks](Hook) that cut, stall, delay and restart.
+/// stops, and the [hooks](Hook) that cut, stall, delay, lag and restart.
 ///
 /// ```no_run
 /// use std::net::SocketAddr;
@@ -164,6 +164,7 @@ impl Arena for TcpArena {
             Hook::Cut => Some(self.network.reset()),
             Hook::Stall => Some(self.network.black_hole()),
             Hook::Delay => Some(self.network.late_requests()),
+            Hook::Lag => Some(self.network.lag()),
             Hook::Restart => Some(self.away(Away::Killed)),
             Hook::Block => self.block.as_ref().map(|block| block(key)),
         }

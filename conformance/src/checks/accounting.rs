@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use distlock_api::{ErrorKind, LockKey, LockProviderExt};
+use distlock_api::{LockKey, LockProviderExt};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::bounded::{LIVENESS, throughout, within};
+use crate::bounded::{LIVENESS, late_as_none, throughout, within};
 use crate::check::checks;
 use crate::client::Client;
 use crate::context::{Context, all_passed};
@@ -119,16 +119,6 @@ pub(in crate::checks) fn ensure_balanced(
     })
 }
 
-/// Maps errors of a wait that was shorter than the store's answer took to `None`.
-fn late_as_none<T>(answer: distlock_api::Result<Option<T>>) -> distlock_api::Result<Option<T>> {
-    match answer {
-        Err(error) if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::Overloaded) => {
-            Ok(None)
-        }
-        answer => answer,
-    }
-}
-
 /// Makes one random call.
 #[track_caller]
 fn mixed_load(
@@ -152,7 +142,7 @@ fn mixed_load(
                 // May be lost before it is released.
                 let guard = client.take(key, unrenewed(ttl)).await?;
                 tokio::time::sleep(if rng.u8(..4) == 0 { ttl } else { some_time }).await;
-                let _ = guard.release().await?;
+                guard.release().await?;
             }
             4 => {
                 let all = client.try_acquire_all(keys).ttl(LONG).within(some_time);

@@ -134,17 +134,17 @@ async fn list_by_owner(cx: Context) -> Verdict {
     let admin = cx.admin(&b)?;
     let (prefix, [one, two, three]) = keys(&cx, ["1", "2", "3"]);
     let (owner, longer) = (format!("$owner-{prefix}"), format!("$owner-{prefix}x"));
-    let guard = a.take(&one, renewed(LONG).with_owner(&*owner)).await?;
+    let guard = a.take(&one, renewed(LONG).with_owner(&owner)).await?;
     let _longer = a.take(&two, renewed(LONG).with_owner(longer)).await?;
-    let _third = b.take(&three, renewed(LONG).with_owner(&*owner)).await?;
-    let list = listed(admin, ListOptions::new().owner(&*owner).page_size(1)).await?;
+    let _third = b.take(&three, renewed(LONG).with_owner(&owner)).await?;
+    let list = listed(admin, ListOptions::new().owner(&owner).page_size(1)).await?;
     ensure!(names(&list) == [&one, &three], "the list of the owner is {list:?}");
-    let list = listed(admin, ListOptions::new().owner(&*owner).prefix(three.as_str())).await?;
+    let list = listed(admin, ListOptions::new().owner(&owner).prefix(three.as_str())).await?;
     ensure!(names(&list) == [&three], "the list of the owner and a prefix is {list:?}");
     let outcome = guard.release().await?;
     ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
     let _other = a.take(&one, renewed(LONG).with_owner("another owner")).await?;
-    let list = listed(admin, ListOptions::new().owner(&*owner)).await?;
+    let list = listed(admin, ListOptions::new().owner(&owner)).await?;
     ensure!(names(&list) == [&three], "a lock that went to another owner is listed: {list:?}");
     let list = listed(admin, ListOptions::new().owner(prefix)).await?;
     ensure!(list.is_empty(), "the list of an owner that does not exist is {list:?}");
@@ -171,7 +171,7 @@ async fn release_owner(cx: Context) -> Verdict {
     let owner = format!("session-{prefix}");
     let mut victims = Vec::new();
     for (client, key) in [(&a, &one), (&a, &two), (&b, &three)] {
-        let options = renewed_every(LONG, Duration::from_millis(250)).with_owner(&*owner);
+        let options = renewed_every(LONG, Duration::from_millis(250)).with_owner(&owner);
         victims.push(client.take(key, options).await?);
     }
     let bystander = a.take(&four, renewed(LONG).with_owner("another owner")).await?;

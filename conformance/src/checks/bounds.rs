@@ -12,7 +12,7 @@ use crate::bounded::{GRAIN, LIVENESS, SOON, within};
 use crate::check::checks;
 use crate::client::Client;
 use crate::context::Context;
-use crate::controls::Operation;
+use crate::disturbed::Operation;
 use crate::failure::{Failure, Verdict, ensure, located_at_caller};
 use crate::leases::{LONG, renewed};
 
@@ -21,7 +21,7 @@ checks! {
         "`acquire` with a timeout waits that long and returns soon after, with the phase in which \
          the time ran out. A failure means that a caller waits too long, gives up too early, or \
          gets the wrong error.";
-    C18 bounded_while_replies_hang [DelayedReplies]
+    C18 bounded_while_replies_hang [Faults]
         "Calls return in time although the store does not answer, and leave nothing behind once it \
          does. A failure means that a timeout waits for the store, or forgets the attempt in \
          flight.";
@@ -99,17 +99,14 @@ async fn bounded_while_replies_hang(cx: Context) -> Verdict {
     let (waited, tried, wait) = (cx.key(), cx.key(), cx.short());
     // The store must carry a call out within the wait.
     connected(&cx, &a).await?;
-    let controls = a.disturbed()?;
-    controls.delay_replies(Operation::Acquire, u32::MAX, LONG).await?;
+    let faults = a.disturbed()?;
+    faults.delay_replies(Operation::Acquire, u32::MAX, LONG);
     let waiting = a.acquire(&waited).ttl(LONG).timeout(wait).into_future();
     let waiting = within(wait + SOON, "acquire to time out while the store does not answer", waiting);
     let trying = a.try_acquire(&tried).ttl(LONG).into_future();
     let trying = within(LIVENESS, "a single attempt to return while the store does not answer", trying);
     let (waiting, trying) = try_join(waiting, trying).await?;
-    ensure!(
-        controls.end_faults().await? > 0,
-        "no reply was late, so the check proves nothing: see the controls of the client"
-    );
+    faults.ensure_hit(1, "no reply was late")?;
     let kinds = (waiting.map(drop).map_err(|error| error.kind()), trying.map(drop).map_err(|error| error.kind()));
     let expected = (Err(ErrorKind::Timeout), Err(ErrorKind::Timeout));
     ensure!(kinds == expected, "calls that the store did not answer ended with {kinds:?} instead of {expected:?}");

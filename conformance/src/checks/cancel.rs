@@ -12,11 +12,11 @@ use distlock_api::{AcquireOptions, Acquired, LockKey, LockProviderExt, Wait};
 use tokio::time::{Instant, timeout_at};
 
 use super::fairness::until_queued;
-use crate::bounded::{LIVENESS, SOON, is_too_late, within};
+use crate::bounded::{LIVENESS, SOON, late_as_none, within};
 use crate::check::checks;
 use crate::client::Client;
 use crate::context::{Context, on_a_runtime_of_its_own};
-use crate::controls::Operation;
+use crate::disturbed::Operation;
 use crate::failure::{Failure, Verdict, ensure, located_at_caller};
 use crate::history::Expected;
 use crate::leases::{LONG, renewed, unrenewed};
@@ -38,7 +38,7 @@ checks! {
     C11 dropped_run []
         "Work under a lock that is dropped at any await releases the lock. A failure means that \
          the key stays held without a holder.";
-    C11 dropped_unanswered [DelayedReplies]
+    C11 dropped_unanswered [Faults]
         "An acquisition or a release that is dropped after the store has carried it out, and \
          before the store has answered, leaves nothing behind. A failure means that the key stays \
          held without a holder.";
@@ -125,14 +125,6 @@ fn at_every_poll(
         }
         Ok(())
     })
-}
-
-/// Maps the end of a wait that was shorter than the store took to connect or to answer to `None`.
-fn late_as_none<T>(answer: distlock_api::Result<T>) -> distlock_api::Result<Option<T>> {
-    match answer {
-        Err(error) if is_too_late(&error) => Ok(None),
-        answer => answer.map(Some),
-    }
 }
 
 /// Ensures that another client can acquire the lock soon, and release it.
@@ -269,18 +261,15 @@ async fn dropped_unanswered(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
     let (acquired, released) = (cx.key(), cx.key());
     let guard = a.take(&released, renewed(LONG)).await?;
-    let controls = a.disturbed()?;
+    let faults = a.disturbed()?;
     for operation in [Operation::Acquire, Operation::Release] {
-        controls.delay_replies(operation, u32::MAX, LONG).await?;
+        faults.delay_replies(operation, u32::MAX, LONG);
     }
     let (acquiring, releasing) = (a.acquire_with(acquired.clone(), renewed(LONG)), guard.release());
     let until = Instant::now() + cx.short().clamp(IDLE, CARRIED_OUT);
     let (acquiring, releasing) = tokio::join!(timeout_at(until, acquiring), timeout_at(until, releasing));
     ensure!(acquiring.is_err() && releasing.is_err(), "calls that the store has not answered completed");
-    ensure!(
-        controls.end_faults().await? > 1,
-        "the replies were not late, so the check proves nothing: see the controls of the client"
-    );
+    faults.ensure_hit(2, "the replies were not late")?;
     for key in [&acquired, &released] {
         ensure_free(&b, key).await?;
     }

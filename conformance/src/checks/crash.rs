@@ -8,7 +8,7 @@ use crate::bounded::{GRAIN, LIVENESS, SOON, throughout};
 use crate::check::checks;
 use crate::child::Clock;
 use crate::context::Context;
-use crate::failure::{Failure, Verdict, ensure};
+use crate::failure::{Failure, Verdict, ensure, ensure_in_time};
 use crate::leases::{LONG, renewed, unrenewed};
 
 checks! {
@@ -22,7 +22,7 @@ checks! {
     C19 killed_waiter [Expiry, Processes]
         "A killed waiter does not keep the lock from live clients for long. A failure means that \
          its ticket or its lease outlives it by more than a ttl.";
-    C19 cut_off_holder [Expiry, CutOff, SeparateClients]
+    C19 cut_off_holder [Expiry, Faults, SeparateClients]
         "The lock of a client that is cut off is free at its lease's expiry: not before its guard \
          is lost, and soon after. A failure means that a live lease was taken over, or that a dead \
          one blocks the key.";
@@ -46,7 +46,8 @@ async fn killed_holder(cx: Context) -> Verdict {
     // The process is alive, so the lock stays held beyond its ttl.
     let granted = Instant::now();
     throughout(granted + ttl + ttl / 2, async || {
-        ensure!(!waiter.is_finished(), "the lock of a living process was granted after {:?}", granted.elapsed());
+        let after = granted.elapsed();
+        ensure_in_time!(!waiter.is_finished(), "the lock of a living process was granted after {after:?}");
         Ok(())
     })
     .await?;
@@ -105,9 +106,9 @@ async fn cut_off_holder(cx: Context) -> Verdict {
     let (key, ttl) = (cx.key(), cx.short());
     let guard = a.take(&key, renewed(ttl)).await?;
     let waiter = b.spawn_take(&key, renewed(LONG));
-    let controls = a.disturbed()?;
+    let faults = a.disturbed()?;
     let (cut, remaining) = (Instant::now(), guard.remaining().unwrap_or_default());
-    controls.cut_off().await?;
+    faults.cut_off().await?;
     // A renewal that was under way may have been carried out until now.
     let is_cut = Instant::now();
     let (_next, at) = waiter.guard().await?;
@@ -122,7 +123,7 @@ async fn cut_off_holder(cx: Context) -> Verdict {
         after < ttl + SOON,
         "the lock of a holder that was cut off was free only {after:?} later, with a ttl of {ttl:?}"
     );
-    controls.end_faults().await?;
+    faults.end_faults();
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use crate::bounded::{LIVENESS, SOON, each_paused, is_too_slow, within};
 use crate::check::checks;
 use crate::client::Client;
 use crate::context::Context;
-use crate::controls::Operation;
+use crate::disturbed::Operation;
 use crate::failure::{Failure, Verdict, ensure, located_at_caller};
 use crate::leases::{LONG, renewed, unrenewed, validity};
 
@@ -20,7 +20,7 @@ checks! {
     C3 counted_from_before_the_request Smoke [Expiry]
         "The time that the request took does not extend the guard's deadline. A failure means that \
          the deadline counts from the reply, and is later than the store's.";
-    C3 late_grant_is_not_returned [DelayedReplies, Expiry]
+    C3 late_grant_is_not_returned [Faults, Expiry]
         "A grant whose reply arrives after the lease's own deadline is not returned, and is given \
          back. A failure means that a caller can get a lock that it no longer holds.";
     C3 paused_calls_return_no_lost_guard [Expiry]
@@ -87,8 +87,8 @@ fn after_a_late_reply(
 ) -> impl Future<Output = Verdict> {
     located_at_caller(async move {
         let key = cx.key();
-        let controls = client.disturbed()?;
-        controls.delay_replies(Operation::Acquire, 1, ttl + ttl / 4).await?;
+        let faults = client.disturbed()?;
+        faults.delay_replies(Operation::Acquire, 1, ttl + ttl / 4);
         let acquiring = client.acquire_with(key.clone(), unrenewed(ttl).with_wait(wait));
         match within(ttl * 4 + SOON, "an acquisition whose reply comes late to return", acquiring).await? {
             Ok(Acquired::Held(guard)) => {
@@ -110,10 +110,7 @@ fn after_a_late_reply(
                 );
             }
         }
-        ensure!(
-            controls.end_faults().await? > 0,
-            "no reply was late, so the check proves nothing: see the controls of the client"
-        );
+        faults.ensure_hit(1, "no reply was late")?;
         drop(other.take_within(ttl + SOON, &key, renewed(LONG)).await?);
         client.until_idle().await
     })

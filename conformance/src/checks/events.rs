@@ -28,7 +28,7 @@ checks! {
 
 /// The next event of a key. A gap proves nothing, so it fails the check.
 #[track_caller]
-fn next(events: &mut LockEvents, key: &LockKey) -> impl Future<Output = Result<LockEvent, Failure>> {
+pub(super) fn next(events: &mut LockEvents, key: &LockKey) -> impl Future<Output = Result<LockEvent, Failure>> {
     located_at_caller(async move {
         within(SOON, "the next event of a key", async {
             while let Some(event) = events.try_next().await? {
@@ -46,7 +46,7 @@ fn next(events: &mut LockEvents, key: &LockKey) -> impl Future<Output = Result<L
 }
 
 #[track_caller]
-fn holder(admin: &dyn LockAdmin, key: &LockKey) -> impl Future<Output = Result<AcquisitionId, Failure>> {
+pub(super) fn holder(admin: &dyn LockAdmin, key: &LockKey) -> impl Future<Output = Result<AcquisitionId, Failure>> {
     located_at_caller(async move {
         let info = admin.inspect(key).await?;
         info.and_then(|info| info.id).ok_or_else(|| Failure::new("inspect shows a held lock without an id"))
@@ -89,7 +89,7 @@ async fn events_report_release_by_owner(cx: Context) -> Verdict {
     let keys = [cx.key(), cx.key()];
     let mut guards = Vec::new();
     for key in &keys {
-        guards.push(a.take(key, renewed(LONG).with_owner(&*owner)).await?);
+        guards.push(a.take(key, renewed(LONG).with_owner(&owner)).await?);
     }
     let (mut first, mut second) = (admin.watch().await?, admin.watch().await?);
     admin.release_owner(&owner, "conformance").await?;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use distlock_api::{Acquired, ErrorKind, LockKey, ReleaseOutcome, Wait};
+use futures_util::future::try_join_all;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -130,7 +131,7 @@ fn mixed_call(
             (3, Some(ttl)) if rng.u8(..4) == 0 => {
                 let guard = client.take(key, unrenewed(ttl)).await?;
                 tokio::time::sleep(ttl.mul_f64(0.7 + rng.f64())).await;
-                let _ = guard.release().await?;
+                guard.release().await?;
             }
             // The fast path, where the provider has one.
             (4, _) => drop(client.acquire_now(key, &renewed(LONG)).transpose()?),
@@ -197,12 +198,15 @@ async fn acquire_now(cx: Context) -> Verdict {
 
 async fn across_processes(cx: Context) -> Verdict {
     const CHILDREN: usize = 3;
+    let [client] = cx.clients().await?;
     let (key, rounds) = (cx.key(), cx.rounds(10));
+    // All of them meet this holder at first, however long each of them takes to start.
+    let held = client.take(&key, renewed(LONG)).await?;
+    let children = try_join_all((0..CHILDREN).map(|_| cx.child(Clock::True))).await?;
     let mut tasks = JoinSet::new();
-    for _ in 0..CHILDREN {
-        let (cx, key) = (cx.clone(), key.clone());
+    for mut child in children {
+        let key = key.clone();
         tasks.spawn(async move {
-            let mut child = cx.child(Clock::True).await?;
             for _ in 0..rounds {
                 let Some(_) = child.acquire(&key, LONG, true, LIVENESS).await? else {
                     return Err(Failure::new(format!("a child process was not granted {key:?} within {LIVENESS:?}")));
@@ -214,8 +218,10 @@ async fn across_processes(cx: Context) -> Verdict {
             Ok(())
         });
     }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    ensure!(held.release().await?.is_released(), "a client lost a lease of {LONG:?}");
     all_passed(tasks).await?;
-    let grants = CHILDREN * rounds;
+    let grants = CHILDREN * rounds + 1;
     cx.verdict(&[key], Expected { grants, contended: 1 })
 }
 

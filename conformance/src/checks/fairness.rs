@@ -13,7 +13,7 @@ use crate::check::checks;
 use crate::child::Clock;
 use crate::client::{Client, Waiter};
 use crate::context::{Context, all_passed};
-use crate::controls::Pushes;
+use crate::disturbed::Pushes;
 use crate::failure::{Failure, Verdict, ensure, located_at_caller};
 use crate::history::Expected;
 use crate::leases::{LONG, renewed};
@@ -22,10 +22,10 @@ checks! {
     C15 order_of_arrival Smoke [Fair, Admin]
         "Waiters of different clients are granted the lock in the order in which they arrived. A \
          failure means that a waiter can be overtaken, and can starve.";
-    C15 order_without_pushes [Fair, Admin, PushFaults]
+    C15 order_without_pushes [Fair, Admin, Faults]
         "Waiters to which no events can be pushed are granted the lock in the order in which they \
          arrived. A failure means that the order depends on pushed events.";
-    C15 order_across_a_break [Fair, Admin, PushFaults]
+    C15 order_across_a_break [Fair, Admin, Faults]
         "Waiters whose event streams break while they wait are granted the lock in the order in \
          which they arrived. A failure means that the order depends on pushed events.";
     C15 leaving_keeps_the_order [Fair, Admin]
@@ -37,13 +37,13 @@ checks! {
     C15 even_turns [Fair, SeparateClients]
         "A client that waits for the lock among others that compete for it without a pause waits \
          for about one turn of each of them. A failure means that one of them can starve.";
-    C15 cut_off_waiter [Fair, Admin, CutOff, SeparateClients]
+    C15 cut_off_waiter [Fair, Admin, Faults, SeparateClients]
         "A waiter that is cut off from the store delays those behind it by a moment, not by a ttl. \
          A failure means that a dead head of the queue blocks it.";
     C15 dead_waiter [Fair, Admin, Processes]
         "A killed waiter delays those behind it by a moment, not by a ttl. A failure means that a \
          dead head of the queue blocks it.";
-    C15 dead_waiter_without_pushes [Fair, Admin, Processes, PushFaults]
+    C15 dead_waiter_without_pushes [Fair, Admin, Processes, Faults]
         "A killed waiter delays those behind it by a moment, not by a ttl, even if no events can \
          be pushed to them. A failure means that a dead head of the queue blocks it.";
 }
@@ -127,7 +127,7 @@ async fn order_without_pushes(cx: Context) -> Verdict {
     let [a, others @ ..] = cx.clients::<4>().await?;
     let key = cx.key();
     for client in &others {
-        client.disturbed()?.disturb_pushes(Pushes::Refused).await?;
+        client.disturbed()?.disturb_pushes(Pushes::Refused);
     }
     let held = a.take(&key, renewed(LONG)).await?;
     let waiters = queue_up(&cx, &others, &key).await?;
@@ -140,7 +140,7 @@ async fn order_across_a_break(cx: Context) -> Verdict {
     let held = a.take(&key, renewed(LONG)).await?;
     let waiters = queue_up(&cx, &others, &key).await?;
     for client in &others {
-        client.disturbed()?.disturb_pushes(Pushes::Broken).await?;
+        client.disturbed()?.disturb_pushes(Pushes::Broken);
     }
     ensure_order(&cx, held, waiters).await
 }
@@ -275,7 +275,7 @@ async fn cut_off_waiter(cx: Context) -> Verdict {
     let next = within(POLLED, "the waiter behind one that was cut off to get the lock", next.guard()).await??;
     let after = next.1.saturating_duration_since(released);
     ensure!(after < POLLED, "a waiter that was cut off kept the lock from the next one for {after:?}");
-    b.disturbed()?.end_faults().await?;
+    b.disturbed()?.end_faults();
     Ok(())
 }
 
@@ -286,7 +286,7 @@ async fn dead_waiter(cx: Context) -> Verdict {
 
 async fn dead_waiter_without_pushes(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    b.disturbed()?.disturb_pushes(Pushes::Refused).await?;
+    b.disturbed()?.disturb_pushes(Pushes::Refused);
     behind_a_dead_waiter(cx, a, b).await
 }
 

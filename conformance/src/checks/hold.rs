@@ -9,6 +9,7 @@ use crate::bounded::{GRAIN, SOON};
 use crate::check::checks;
 use crate::client::Client;
 use crate::context::Context;
+use crate::disturbed::Operation;
 use crate::failure::{Failure, Verdict, ensure, located_at_caller};
 use crate::leases::{LONG, renewed};
 
@@ -26,6 +27,10 @@ checks! {
     C25 force_release_opens_it [MinimumHold, Admin]
         "A force-release opens a lock that only its minimum hold keeps closed. A failure means \
          that an operator cannot open the key.";
+    C25 release_without_reply_keeps_it_closed [MinimumHold, Faults]
+        "A release with a minimum hold whose replies were lost keeps the lock closed until the hold \
+         has passed since the grant. A failure means that the repeated release opens the key, or \
+         begins the hold again.";
     C25 refused_without_the_capability [NoMinimumHold]
         "A backend without the capability refuses a minimum hold, and counts nothing. A failure \
          means that a caller relies on a hold that is not kept.";
@@ -99,6 +104,26 @@ async fn late_release_frees_it(cx: Context) -> Verdict {
     let next = b.attempt(&key, renewed(LONG)).await?;
     ensure!(next.is_some(), "a lock whose minimum hold has passed is busy after its release");
     Ok(())
+}
+
+async fn release_without_reply_keeps_it_closed(cx: Context) -> Verdict {
+    let [a, b] = cx.clients().await?;
+    let key = cx.key();
+    let controls = a.disturbed()?;
+    let started = Instant::now();
+    let guard = a.take(&key, held_at_least(HOLD)).await?;
+    let granted = Instant::now();
+    controls.lose_replies(Operation::Release, 2);
+    let outcome = guard.release().await;
+    ensure!(
+        controls.end_faults() > 0,
+        "no reply was lost, so the check proves nothing: see the controls of the client"
+    );
+    match outcome {
+        Ok(outcome) => ensure!(outcome.is_released(), "a release that was carried out returned {outcome:?}"),
+        Err(error) => ensure!(error.is_outcome_unknown(), "a release that was carried out failed with {error:?}"),
+    }
+    ensure_opens(&b, &key, started, granted).await
 }
 
 async fn force_release_opens_it(cx: Context) -> Verdict {

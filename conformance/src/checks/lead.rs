@@ -17,7 +17,7 @@ use crate::bounded::{LIVENESS, SOON, eventually, within};
 use crate::check::checks;
 use crate::client::Client;
 use crate::context::Context;
-use crate::controls::Operation;
+use crate::disturbed::Operation;
 use crate::failure::{Failure, Verdict, ensure, located_at_caller};
 use crate::leases::{LONG, renewed};
 
@@ -29,7 +29,7 @@ checks! {
     L2 terms_grow Smoke []
         "The term is constant while a candidate leads, and greater than that of every earlier \
          leader. A failure means that a resource cannot refuse an earlier leader.";
-    L3 lost_leader_drops_its_task [Expiry, CutOff]
+    L3 lost_leader_drops_its_task [Expiry, Faults]
         "A leader that is cut off from its store drops its task before another one starts, and \
          leads again under a new term when it can. A failure means that two leaders work at the \
          same time, or that a loss ends the candidacy.";
@@ -238,7 +238,7 @@ async fn lost_leader_drops_its_task(cx: Context) -> Verdict {
         lines == ["a starts", "a is dropped", "b starts"],
         "the next leader starts although the task of the lost one is not dropped: {lines:?}"
     );
-    a.disturbed()?.end_faults().await?;
+    a.disturbed()?.end_faults();
     next.resigns().await?;
     let third = lost.leads_after(Some(first)).await?;
     ensure!(first < second && second < third, "the terms are {first}, {second}, {third}");
@@ -309,10 +309,10 @@ async fn failed_task_is_run_again(cx: Context) -> Verdict {
 async fn errors_of_the_store(cx: Context) -> Verdict {
     let [a] = cx.clients().await?;
     let (key, journal) = (cx.key(), Journal::default());
-    a.disturbed()?.fail_next(Operation::Acquire, 3).await?;
+    a.disturbed()?.fail_next(Operation::Acquire, 3);
     let mut candidate = Running::start(&a, &key, "a", &journal, Terms::default());
     candidate.leads().await?;
-    a.disturbed()?.end_faults().await?;
+    a.disturbed()?.end_faults();
     candidate.resigns().await
 }
 

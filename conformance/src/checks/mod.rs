@@ -21,6 +21,7 @@ mod modes;
 mod multi;
 mod once;
 mod owner;
+mod pairs;
 mod renewal;
 mod shutdown;
 mod stale;
@@ -66,13 +67,22 @@ pub fn all() -> Vec<Check> {
         modes::admin::CHECKS,
         admin::CHECKS,
         events::CHECKS,
+        pairs::hold::CHECKS,
+        pairs::queue::CHECKS,
+        pairs::batch::CHECKS,
+        pairs::holders::CHECKS,
+        pairs::events::CHECKS,
+        pairs::purge::CHECKS,
         store::lease::CHECKS,
+        store::numbers::CHECKS,
+        store::keys::CHECKS,
         store::batch::CHECKS,
         store::races::CHECKS,
         store::queue::CHECKS,
         store::push::CHECKS,
         store::admin::CHECKS,
         store::hooks::CHECKS,
+        store::lag::CHECKS,
         store::modes::CHECKS,
         store::holders::CHECKS,
         store::record::CHECKS,

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use distlock_api::{LockKey, RenewalPolicy};
 use distlock_recipes::once::{
-    BeginOnce, NotCompleted, Once, OnceGuard, OnceOptions, OnceProvider, OnceProviderExt, OnceRun, OnceState, Outcome,
+    BeginOnce, Fingerprint, NotCompleted, Once, OnceGuard, OnceOptions, OnceProvider, OnceProviderExt, OnceRun,
+    OnceState, Outcome,
 };
 use futures_util::future::{join_all, try_join_all};
 use tokio::time::{Instant, sleep, timeout};
@@ -38,6 +39,10 @@ checks! {
         "The completion of a holder whose lease has ended is refused while another run is under \
          way, and after that has completed. A failure means that a late holder replaces the \
          outcome, or believes that it has.";
+    O3 a_late_completion_without_a_successor_is_refused [Once, Expiry]
+        "The completion of a holder whose lease has ended is refused although no other run was \
+         begun, also if it was begun before the end. A failure means that an outcome is remembered \
+         that others may have found missing.";
     O3 a_completion_is_made_once Smoke [Once]
         "A completion that is repeated changes nothing. A failure means that one run has two \
          outcomes.";
@@ -80,8 +85,9 @@ checks! {
         "An outcome counts until `keep` has passed, and not much longer; then the work is new. A \
          failure means that an outcome is forgotten too early, or for ever remembered.";
     O10 work_under_way_outlives_keep [Once]
-        "Work that takes longer than `keep` stays under way, and can be completed. A failure means \
-         that it is begun twice.";
+        "Work that takes longer than `keep` stays under way, can be completed, and is remembered \
+         from then on. A failure means that it is begun twice, or that `keep` counts from the \
+         beginning.";
     O11 a_dropped_call_leaves_nothing Smoke [Once]
         "A call that is dropped at any await leaves neither a lease nor a run. A failure means \
          that the key stays closed, or that work looks interrupted that was not begun.";
@@ -280,6 +286,54 @@ async fn a_late_completion_is_refused(cx: Context) -> Verdict {
     Ok(())
 }
 
+/// Some completions begin in time, and are paused until the lease has ended.
+async fn a_late_completion_without_a_successor_is_refused(cx: Context) -> Verdict {
+    const PAUSED: u32 = 16;
+    let work = Work::of(&cx);
+    let [here, there] = work.clients().await?;
+    let usual = {
+        let mut guard = begun((*here).once(cx.key()).keep(DAY).timeout(LIVENESS).await?)?;
+        let begun = Instant::now();
+        completed(guard.complete("in time").await)?;
+        begun.elapsed()
+    };
+    let late = (0..PAUSED).map(async |turn| {
+        let key = cx.key();
+        let call = (*here).once(&key).ttl(work.ttl).renewal(RenewalPolicy::Never).keep(DAY).timeout(LIVENESS);
+        let mut guard = match call.await {
+            Ok(answer) => begun(answer)?,
+            // Too slow for leases that are this short, or for as many calls.
+            Err(error) if is_too_slow(&error) => return Ok(()),
+            Err(error) => return Err(Failure::from(error)),
+        };
+        let answer = {
+            let mut call = pin!(guard.complete("late"));
+            // The first one is not begun before the lease has ended.
+            let early = if turn == 0 { None } else { timeout(usual * turn / PAUSED, &mut call).await.ok() };
+            if early.is_some() {
+                return Ok(());
+            }
+            let what = "the lease of a run to end";
+            let ended = async || Ok(!matches!(there.inspect(&key).await?.state, OnceState::UnderWay(_)));
+            eventually(work.ttl + SOON, what, ended).await?;
+            if matches!(there.inspect(&key).await?.state, OnceState::Done(_)) {
+                // It has arrived before the pause.
+                return Ok(());
+            }
+            call.await
+        };
+        let state = there.inspect(&key).await?.state;
+        // Of a slow store, the outcome may be unknown.
+        let is_refused = answer.is_err() && matches!(state, OnceState::Interrupted(_));
+        ensure!(
+            is_refused,
+            "the completion of a late holder without a successor is answered {answer:?}, and the work is {state:?}"
+        );
+        Ok(())
+    });
+    try_join_all(late).await.map(drop)
+}
+
 async fn a_completion_is_made_once(cx: Context) -> Verdict {
     let work = Work::of(&cx);
     let [here, there] = work.clients().await?;
@@ -431,7 +485,14 @@ async fn another_fingerprint_is_a_mismatch(cx: Context) -> Verdict {
     completed(guard.complete("done").await)?;
     mismatch(other().await?, "after the completion")?;
     done(work.once(&there).fingerprint("a").await?)?;
-    done(work.once(&there).await?).map(drop)
+    done(work.once(&there).await?)?;
+    // Fingerprints that differ only at their end.
+    let (work, long) = (Work::of(&cx), "f".repeat(Fingerprint::MAX_LEN - 1));
+    let guard = begun(work.once(&here).fingerprint(format!("{long}a")).await?)?;
+    for other in [format!("{long}b"), long.clone(), String::new()] {
+        mismatch(work.once(&there).fingerprint(other).await?, "with another end")?;
+    }
+    completed(guard.discard().await)
 }
 
 async fn completion_tells_the_truth(cx: Context) -> Verdict {
@@ -512,7 +573,14 @@ async fn work_under_way_outlives_keep(cx: Context) -> Verdict {
     sleep(3 * work.ttl).await;
     let answer = work.attempt(&there).await?;
     ensure!(answer.is_busy(), "work under way is answered {answer:?} after `keep`");
-    completed(guard.complete("done").await)
+    let before = Instant::now();
+    completed(guard.complete("done").await)?;
+    let state = work.state(&there).await?;
+    ensure!(
+        matches!(state, OnceState::Done(_)) || before.elapsed() >= work.ttl,
+        "an outcome is forgotten before `keep` has passed since its completion: {state:?}"
+    );
+    Ok(())
 }
 
 async fn a_dropped_call_leaves_nothing(cx: Context) -> Verdict {

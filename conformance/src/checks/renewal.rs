@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use crate::bounded::{LIVENESS, SOON, eventually, throughout, within};
 use crate::check::checks;
 use crate::context::{Context, ensure_not_prolonged};
-use crate::controls::Operation;
+use crate::disturbed::Operation;
 use crate::failure::{Failure, Verdict, ensure, ensure_in_time};
 use crate::leases::{LONG, renewed, renewed_every, unrenewed};
 
@@ -110,8 +110,8 @@ async fn renewal_survives(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
     let (key, ttl) = (cx.key(), cx.short() * 2);
     let guard = a.take(&key, renewed_every(ttl, ttl / 8)).await?;
-    let controls = a.disturbed()?;
-    controls.fail_next(Operation::Renew, 2).await?;
+    let faults = a.disturbed()?;
+    faults.fail_next(Operation::Renew, 2);
     throughout(Instant::now() + ttl * 3 / 2, async || {
         let busy = b.ensure_busy(&key, "two of its holder's renewals failed").await;
         let loss = guard.loss();
@@ -121,8 +121,7 @@ async fn renewal_survives(cx: Context) -> Verdict {
         Ok(())
     })
     .await?;
-    let hit = controls.end_faults().await?;
-    ensure!(hit > 0, "no renewal was made to fail, so the check proves nothing: see the controls of the client");
+    faults.ensure_hit(1, "no renewal was made to fail")?;
     let outcome = guard.release().await?;
     ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
     Ok(())
@@ -132,8 +131,8 @@ async fn waiting_survives(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
     let key = cx.key();
     let guard = a.take(&key, renewed(LONG)).await?;
-    let controls = b.disturbed()?;
-    controls.fail_next(Operation::Acquire, 2).await?;
+    let faults = b.disturbed()?;
+    faults.fail_next(Operation::Acquire, 2);
     let waiter = b.spawn_take(&key, renewed(LONG));
     let waits = async || Ok(waiter.is_finished() || b.accounting().waiting == 1);
     eventually(SOON, "a failed attempt to become a wait", waits).await?;
@@ -143,8 +142,7 @@ async fn waiting_survives(cx: Context) -> Verdict {
         "a transient error ended a wait: {:?}",
         waiter.guard().await.map(|(guard, _)| guard)
     );
-    let hit = controls.end_faults().await?;
-    ensure!(hit > 0, "no attempt was made to fail, so the check proves nothing: see the controls of the client");
+    faults.ensure_hit(1, "no attempt was made to fail")?;
     let outcome = guard.release().await?;
     ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
     waiter.guard().await.map(|_| ())
@@ -153,13 +151,11 @@ async fn waiting_survives(cx: Context) -> Verdict {
 async fn a_single_attempt_reports(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
     let key = cx.key();
-    let controls = a.disturbed()?;
-    // More than a driver retries by itself.
-    controls.fail_next(Operation::Acquire, 100).await?;
+    let faults = a.disturbed()?;
+    faults.fail_next(Operation::Acquire, 100);
     let attempt = a.acquire_with(key.clone(), renewed(LONG).with_wait(distlock_api::Wait::Try));
     let attempt = within(LIVENESS, "a single attempt to return", attempt).await?;
-    let hit = controls.end_faults().await?;
-    ensure!(hit > 0, "no attempt was made to fail, so the check proves nothing: see the controls of the client");
+    faults.ensure_hit(1, "no attempt was made to fail")?;
     match attempt {
         Err(error) if error.is_retryable() || error.is_outcome_unknown() => {}
         other => {

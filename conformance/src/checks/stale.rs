@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::bounded::{GRAIN, LIVENESS, SOON, throughout, within};
 use crate::check::checks;
 use crate::context::{Context, ensure_not_prolonged};
-use crate::controls::Operation;
+use crate::disturbed::Operation;
 use crate::failure::{Verdict, ensure};
 use crate::leases::{LONG, renewed, renewed_every, unrenewed};
 
@@ -166,9 +166,9 @@ async fn failed_release_is_reported(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
     let key = cx.key();
     let guard = a.take(&key, renewed(LONG)).await?;
-    let controls = a.disturbed()?;
+    let faults = a.disturbed()?;
     // More often than any client retries.
-    controls.fail_next(Operation::Release, 1000).await?;
+    faults.fail_next(Operation::Release, 1000);
     match within(LIVENESS, "a failing release to return", guard.release()).await? {
         Ok(outcome) => {
             let free = b.attempt(&key, renewed(LONG)).await?;
@@ -181,8 +181,7 @@ async fn failed_release_is_reported(cx: Context) -> Verdict {
             );
         }
     }
-    let hit = controls.end_faults().await?;
-    ensure!(hit > 0, "no release was made to fail, so the check proves nothing: see the controls of the client");
+    faults.ensure_hit(1, "no release was made to fail")?;
     drop(b.take_within(SOON, &key, renewed(LONG)).await?);
     a.until_idle().await
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use distlock_api::{FencedRegister, FencedWrite, LockGuard};
+use distlock_api::{FencedRegister, FencedWrite, LockGuard, Mode};
 use tokio::time::Instant;
 
 use crate::bounded::{LIVENESS, SOON, eventually, throughout, within};
@@ -104,11 +104,19 @@ async fn across_force_release(cx: Context) -> Verdict {
 async fn across_purge(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
     let (key, mut last) = (cx.key(), 0);
-    for client in [&a, &b, &a, &a] {
-        let guard = client.take(&key, renewed(LONG)).await?;
+    let capabilities = cx.profile().capabilities();
+    let mut modes = vec![Mode::Exclusive];
+    modes.extend(capabilities.shared.then_some(Mode::Shared));
+    modes.extend(capabilities.permits.then_some(Mode::Permits { take: 1, of: 3 }));
+    for (turn, client) in [&a, &b, &a, &a, &b, &a].into_iter().enumerate() {
+        let guard = client.take(&key, renewed(LONG).with_mode(modes[turn % modes.len()])).await?;
         last = increased(last, &guard)?;
-        let outcome = guard.release().await?;
-        ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
+        if turn % 4 == 2 && cx.profile().has_admin() {
+            cx.admin(&b)?.force_release(&key, "conformance").await?;
+        } else {
+            let outcome = guard.release().await?;
+            ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
+        }
         client.disturbed()?.purge(&key).await?;
     }
     Ok(())

@@ -9,7 +9,7 @@ use crate::bounded::{POLLED, SOON, within};
 use crate::check::checks;
 use crate::client::Client;
 use crate::context::Context;
-use crate::controls::Pushes;
+use crate::disturbed::{DisturbedStore, Pushes};
 use crate::failure::{Failure, Verdict, ensure, located_at_caller};
 use crate::leases::{LONG, renewed};
 
@@ -18,17 +18,17 @@ checks! {
         "A waiter that arrives while the lock is being released gets it soon, and no later than \
          its holder's lease would end. A failure means that a wake-up between the query and the \
          ticket was lost.";
-    C16 pushes_refused [PushFaults, SeparateClients]
+    C16 pushes_refused [Faults, SeparateClients]
         "Every waiter gets the lock soon although no events can be pushed to it. A failure means \
          that a waiter depends on pushed events.";
-    C16 pushes_broken [PushFaults, SeparateClients]
+    C16 pushes_broken [Faults, SeparateClients]
         "Every waiter gets the lock soon although its event stream breaks while it waits. A \
          failure means that a waiter does not notice the break.";
-    C16 pushes_delayed [PushFaults, SeparateClients]
+    C16 pushes_delayed [Faults, SeparateClients]
         "Every waiter gets the lock although its events arrive seconds late, and a late event is \
          not believed. A failure means that a waiter is stuck, or believes that it holds a lock \
          that it has lost.";
-    C17 hand_over_cost_is_constant [Requests, Admin, Fair, Push, SeparateClients]
+    C17 hand_over_cost_is_constant [Faults, Admin, Fair, Push, SeparateClients]
         "A release with many waiters costs their clients no more requests than a release with a \
          few. A failure means that all waiters are woken for one to win.";
 }
@@ -83,7 +83,7 @@ fn disturbed(cx: &Context, pushes: Pushes, bound: Duration) -> impl Future<Outpu
         let mut running: JoinSet<_> = running.collect();
         for client in &others {
             client.until_waiting(1).await?;
-            client.disturbed()?.disturb_pushes(pushes).await?;
+            client.disturbed()?.disturb_pushes(pushes);
         }
         let outcome = held.release().await?;
         ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
@@ -140,26 +140,19 @@ fn cost_of_hand_over<const N: usize>(cx: &Context, clients: [Client; N]) -> impl
         let mut held = held;
         for waiter in waiters.drain(..(N / 2).min(3)) {
             tokio::time::sleep(Duration::from_millis(300)).await;
-            let before = requests(&clients).await?;
+            let before = requests(&clients)?;
             let outcome = held.release().await?;
             ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
             held = waiter.guard().await?.0;
             // Waiters that were woken without a grant send their requests now.
             tokio::time::sleep(Duration::from_millis(100)).await;
-            cheapest = cheapest.min(requests(&clients).await? - before);
+            cheapest = cheapest.min(requests(&clients)? - before);
         }
-        ensure!(cheapest >= 1, "a hand-over took no request: the controls do not count requests");
+        ensure!(cheapest >= 1, "a hand-over took no request: the `DisturbedStore` counts none");
         Ok(cheapest)
     })
 }
 
-#[track_caller]
-fn requests(clients: &[Client]) -> impl Future<Output = Result<u64, Failure>> {
-    located_at_caller(async move {
-        let mut sum = 0;
-        for client in clients {
-            sum += client.disturbed()?.requests().await?;
-        }
-        Ok(sum)
-    })
+fn requests(clients: &[Client]) -> Result<u64, Failure> {
+    clients.iter().map(|client| client.disturbed().map(DisturbedStore::requests)).sum()
 }

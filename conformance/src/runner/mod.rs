@@ -18,6 +18,7 @@ use crate::child;
 use crate::fixture::Fixture;
 use crate::level::{Level, Plan, Seed};
 use crate::need::Need;
+use crate::pairs;
 use crate::report::{self, Backend, Checked, Summary};
 use crate::stage::Stage;
 pub use examine::{Outcome, Report, examine};
@@ -26,8 +27,9 @@ use settings::Settings;
 use turns::Turns;
 
 /// How many checks run at once per processor, unless `--test-threads` is given. Most checks wait
-/// for a clock most of the time.
+/// for a clock most of the time; with stores within this process nearly all of the time.
 const CHECKS_PER_PROCESSOR: usize = 12;
+const CHECKS_PER_PROCESSOR_IN_PROCESS: usize = 48;
 
 /// `cargo nextest` sets this to the name of its run, in which each process runs one check.
 const NEXTEST_RUN: &str = "NEXTEST_RUN_ID";
@@ -91,10 +93,19 @@ pub fn run_id() -> Option<String> {
 
 fn run_tests(fixtures: Vec<Box<dyn Fixture>>) -> Result<ExitCode, String> {
     let settings = Settings::from_env()?;
+    if settings.pairs {
+        print!("{}", pairs::Matrix);
+        for fixture in &fixtures {
+            println!("\n{}", pairs::Examined(fixture.name(), &fixture.profile()));
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut arguments = Arguments::from_iter(&settings.others);
     let part_of = run_id();
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let at_once = arguments.test_threads.unwrap_or(processors * CHECKS_PER_PROCESSOR);
+    let reaches_out = fixtures.iter().any(|fixture| fixture.profile().has(Need::Processes));
+    let per_processor = if reaches_out { CHECKS_PER_PROCESSOR } else { CHECKS_PER_PROCESSOR_IN_PROCESS };
+    let at_once = arguments.test_threads.unwrap_or(processors * per_processor);
 
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("the suite cannot start its runtime: {error}"))?;
@@ -155,16 +166,39 @@ impl Run {
         }
         let standard = Plan { level: Level::Standard, ..self.plan };
         let left_out = |stage: &Arc<Stage>| {
-            let left = due(stage, standard).count() - due(stage, self.plan).count();
+            let left = self.due(stage, standard).count() - self.due(stage, self.plan).count();
             (left > 0).then(|| format!(", {left} checks of {}", stage.name()))
         };
         let checks: String = self.stages.iter().filter_map(left_out).collect();
         Some(format!("left out: most rounds{checks} ({}={} runs them)", Level::VARIABLE, Level::Standard))
     }
 
+    /// Returns the checks of this level that apply to a fixture. At the level quick the variants of
+    /// a backend share the short ones: each is for one of them, always the same one.
+    fn due(&self, stage: &Arc<Stage>, plan: Plan) -> impl Iterator<Item = Check> {
+        let level = plan.level_for(stage.profile());
+        let shares = plan.level == Level::Quick && stage.profile().is_variant();
+        let takes = move |number: usize, check: &Check| {
+            let variants = || self.stages.iter().filter(|other| other.profile().is_variant());
+            let concerned = variants().filter(|other| check.concerns(other.profile()));
+            // Only if all of them refuse it, one of them reports that.
+            let is_run = |other: &Arc<Stage>| check.refusal(other.profile()).is_none();
+            let any_runs = concerned.clone().any(is_run);
+            let mut takers = concerned.filter(move |other| !any_runs || is_run(other));
+            let nth = number % takers.clone().count().max(1);
+            takers.nth(nth).is_some_and(|taker| Arc::ptr_eq(taker, stage))
+        };
+        let of_level = checks::all().into_iter().filter(move |check| check.level() <= level).enumerate();
+        let due = move |(number, check): &(usize, Check)| {
+            check.concerns(stage.profile()) && (!shares || takes(*number, check))
+        };
+        of_level.filter(due).map(|(_, check)| check)
+    }
+
     /// Returns how many checks damage a deployment.
     fn arenas(&self) -> usize {
-        self.stages.iter().flat_map(|stage| due(stage, self.plan)).filter(|check| is_arena(*check)).count()
+        let of_stage = |stage: &Arc<Stage>| self.due(stage, self.plan).filter(|check| damages(stage, *check)).count();
+        self.stages.iter().map(of_stage).sum()
     }
 
     /// Runs `rounds` rounds, or at the level torture as many as there is time for, each with a new
@@ -191,9 +225,9 @@ impl Run {
     fn trials(self: &Arc<Self>, plan: Plan, runtime: &tokio::runtime::Runtime) -> Vec<Trial> {
         let (mut trials, mut others) = (Vec::new(), Vec::new());
         for stage in &self.stages {
-            for check in due(stage, plan) {
+            for check in self.due(stage, plan) {
                 let trial = self.trial(stage, check.name(), plan, Job::Check(check), runtime);
-                if is_arena(check) { &mut trials } else { &mut others }.push(trial);
+                if damages(stage, check) { &mut trials } else { &mut others }.push(trial);
             }
             for job in profile::JOBS {
                 others.push(self.trial(stage, job.name(), plan, Job::Profile(*job), runtime));
@@ -217,7 +251,7 @@ impl Run {
                 match job {
                     Job::Check(check) => {
                         let turns = &run.turns;
-                        let _turn = if is_arena(check) { turns.of_arena().await } else { turns.of_one().await };
+                        let _turn = if damages(&stage, check) { turns.of_arena().await } else { turns.of_one().await };
                         examine::examined(check, &stage, plan).await
                     }
                     Job::Profile(job) => profile::examined(job, &stage, plan).await,
@@ -268,15 +302,9 @@ enum Job {
     Profile(profile::Job),
 }
 
-/// Returns the checks of this level that apply to a fixture.
-fn due(stage: &Stage, plan: Plan) -> impl Iterator<Item = Check> {
-    let level = plan.level_for(stage.profile());
-    checks::all().into_iter().filter(move |check| check.level() <= level && check.concerns(stage.profile()))
-}
-
-/// Whether a check damages a deployment.
-fn is_arena(check: Check) -> bool {
-    check.needs().contains(&Need::Arena)
+/// Whether a check damages a deployment of a fixture.
+fn damages(stage: &Stage, check: Check) -> bool {
+    check.needs().contains(&Need::Arena) && check.refusal(stage.profile()).is_none()
 }
 
 fn explained(checked: &Checked) -> Failed {

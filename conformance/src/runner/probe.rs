@@ -87,7 +87,7 @@ pub async fn probe(store: &Arc<dyn LeaseStore>) -> Result<(), ProbeError> {
 async fn probed(store: &Arc<dyn LeaseStore>) -> Result<(), ProbeError> {
     let mut promised = Capabilities::default();
     promised.expiry = true;
-    promised.fair = store.capabilities().queue;
+    promised.fair = store.extras().queue.is_some();
     (promised.shared, promised.permits) = (store.capabilities().shared, store.capabilities().permits);
     let stage = Stage::new(Arc::new(Probed { store: Arc::clone(store), promised }));
     let plan = Plan { level: Level::Smoke, seed: Seed::random(), time: Duration::ZERO };
@@ -172,7 +172,7 @@ mod tests {
         let memory = MemoryStore::new();
         let store: Arc<dyn LeaseStore> = Arc::new(memory.clone());
         probe(&store).await.unwrap();
-        let admin = memory.admin().unwrap();
+        let admin = memory.extras().admin.unwrap();
         let everything = distlock_api::LockFilter::new();
         let held = admin.page(&everything, None, std::num::NonZeroUsize::MAX).await.unwrap();
         assert!(held.is_empty(), "{held:?}");

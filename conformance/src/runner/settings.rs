@@ -13,6 +13,7 @@ CONFORMANCE OPTIONS (use the environment variables if the command also runs othe
   --rounds <NUMBER>    how often the other levels run     [DISTLOCK_CONFORMANCE_ROUNDS, default 1]
   --seed <SEED>        source of all random choices       [DISTLOCK_CONFORMANCE_SEED, default random]
   --report <DIR>       directory for JSON, JUnit and HTML [DISTLOCK_CONFORMANCE_REPORT]
+  --pairs              print the matrix of two features each, and run nothing
 ";
 
 /// An option, and its variable.
@@ -21,6 +22,9 @@ const MINUTES: [&str; 2] = ["--minutes", "DISTLOCK_CONFORMANCE_MINUTES"];
 const ROUNDS: [&str; 2] = ["--rounds", "DISTLOCK_CONFORMANCE_ROUNDS"];
 const SEED: [&str; 2] = ["--seed", "DISTLOCK_CONFORMANCE_SEED"];
 const REPORT: [&str; 2] = ["--report", "DISTLOCK_CONFORMANCE_REPORT"];
+
+/// Has no value.
+const PAIRS: &str = "--pairs";
 
 /// The settings of a run.
 #[derive(Debug)]
@@ -33,6 +37,8 @@ pub(super) struct Settings {
     /// `None`: a random one.
     pub(super) seed: Option<Seed>,
     pub(super) report: Option<PathBuf>,
+    /// Print the matrix of pairs only.
+    pub(super) pairs: bool,
     /// The other arguments, after the name of the program.
     pub(super) others: Vec<OsString>,
 }
@@ -53,8 +59,12 @@ impl Settings {
     ) -> Result<Self, String> {
         let mut given = [LEVEL, MINUTES, ROUNDS, SEED, REPORT].map(|names| (names, None::<(&str, OsString)>));
         let mut others = Vec::new();
-        let mut arguments = arguments.into_iter();
+        let (mut arguments, mut pairs) = (arguments.into_iter(), false);
         while let Some(argument) = arguments.next() {
+            if argument == PAIRS {
+                pairs = true;
+                continue;
+            }
             let text = argument.to_string_lossy();
             let (name, value) = match text.split_once('=') {
                 Some((name, value)) => (name, Some(OsString::from(value))),
@@ -76,6 +86,7 @@ impl Settings {
             rounds: parsed(rounds)?.map_or(1, |Rounds(number)| number),
             seed: parsed(seed)?,
             report: report.map(|(_, directory)| directory.into()),
+            pairs,
             others,
         })
     }
@@ -130,6 +141,13 @@ mod tests {
         assert_eq!(settings.rounds, 1);
         assert!(settings.seed.is_none() && settings.report.is_none());
         assert_eq!(settings.others, ["program", "--exact", "a::b", "--test-threads=3"]);
+    }
+
+    #[test]
+    fn the_matrix_is_requested_by_an_option_without_a_value() {
+        let settings = read(&["--pairs", "C5"], &[]).unwrap();
+        assert!(settings.pairs && !read(&["C5"], &[]).unwrap().pairs);
+        assert_eq!(settings.others, ["program", "C5"]);
     }
 
     #[test]

@@ -13,11 +13,12 @@ use distlock_api::{
 use distlock_conformance::{Client, DisturbedStore, Fixture, FixtureError, Profile, Slowness};
 use distlock_engine::LeaseStore;
 use distlock_engine::store::{
-    Attempt, BusyReply, Claim, EventStream, QueueStanding, Release, Renewal, RenewalSubject, Reply, Standing,
-    StoreCapabilities, StoreEvent, Ticket, Watch,
+    Attempt, BatchRenewStore, BatchStore, BusyReply, Claim, EventStore, EventStream, QueueStanding, QueueStore,
+    Release, Renewal, RenewalSubject, Reply, Standing, StoreCapabilities, StoreEvent, StoreExtras, Ticket, Watch,
 };
 use distlock_memory::MemoryStore;
 use futures_util::StreamExt;
+use futures_util::future::join_all;
 use tokio::time::sleep;
 
 use crate::promised;
@@ -116,6 +117,12 @@ pub(crate) enum Bare {
     PagesFoldCase,
     /// Expired leases are listed.
     ListsTheExpired,
+    /// What belongs to a key has the name of another key.
+    SharesItsCompanions,
+    /// Keys are compared by a hash of 16 bits.
+    HashesShortly,
+    /// A list ends after 200 locks, whether or not they match.
+    ListsTheFirst,
     /// A minimum hold is not kept.
     NoMinimumHold,
 }
@@ -124,6 +131,14 @@ pub(crate) enum Bare {
 const MORE: Duration = Duration::from_millis(20);
 /// The time between two steps that should be one.
 const BETWEEN: Duration = Duration::from_millis(2);
+
+/// How many locks [`Bare::ListsTheFirst`] looks at.
+const LISTED: NonZeroUsize = NonZeroUsize::new(200).expect("not zero");
+
+/// Returns the hash of [`Bare::HashesShortly`].
+fn hash(text: &str) -> u16 {
+    text.bytes().fold(0, |hash: u16, byte| hash.wrapping_mul(257).wrapping_add(byte.into()))
+}
 
 /// The stores of one check.
 pub(crate) struct Bares {
@@ -165,6 +180,8 @@ impl Bare {
             Self::FoldsCase => text.to_lowercase(),
             Self::FoldsTurkish => text.replace(['\u{131}', '\u{130}'], "i"),
             Self::Trims => text.trim_end().to_owned(),
+            Self::SharesItsCompanions => text.trim_end_matches(":token").to_owned(),
+            Self::HashesShortly => hash(text).to_string(),
             _ => return key.clone(),
         };
         LockKey::new(known).expect("a valid key")
@@ -269,12 +286,7 @@ impl BareStore {
 #[async_trait]
 impl LeaseStore for BareStore {
     fn capabilities(&self) -> StoreCapabilities {
-        let mut capabilities = self.memory.capabilities();
-        capabilities.renew_batch = NonZeroUsize::new(4).expect("not zero");
-        if self.broken.has_batches() {
-            capabilities.acquire_batch = NonZeroUsize::new(16).expect("not zero");
-        }
-        capabilities
+        self.memory.capabilities()
     }
 
     fn name(&self) -> &str {
@@ -374,26 +386,6 @@ impl LeaseStore for BareStore {
         }
     }
 
-    async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
-        let mut standings = Vec::new();
-        for renewal in renewals {
-            standings.push(self.renew(renewal).await);
-        }
-        let is_gone = |standing: &Result<Standing>| matches!(standing, Ok(Standing::Gone(_)));
-        match self.broken {
-            Bare::BatchBackwards => standings.reverse(),
-            Bare::BatchAllOrNothing if standings.iter().any(is_gone) => {
-                standings.iter_mut().for_each(|standing| *standing = Ok(Standing::Gone(Loss::Gone)));
-            }
-            Bare::BatchStops => {
-                let answered = standings.iter().position(is_gone).map_or(standings.len(), |at| at + 1);
-                standings.truncate(answered);
-            }
-            _ => {}
-        }
-        standings
-    }
-
     async fn release(&self, release: &Release) -> Result<ReleaseOutcome> {
         let mut release = release.clone();
         release.claim = self.broken.claim(&release.claim);
@@ -418,6 +410,90 @@ impl LeaseStore for BareStore {
             Bare::RemembersOneRelease if self.seen().released.get(&key) != Some(&id) => ReleaseOutcome::AlreadyLost,
             _ => outcome,
         })
+    }
+
+    async fn withdraw(&self, claim: &Claim, timeout: Duration) -> Result<()> {
+        let claim = self.broken.claim(claim);
+        let (held, waits) = (self.holds(&claim), self.memory.waiting(claim.key()).contains(claim.id()));
+        match self.broken {
+            Bare::WithdrawsNothing if held => Ok(()),
+            Bare::LeavesTickets if waits => Ok(()),
+            Bare::LeavesWhatWasHandedOver if waits => {
+                sleep(BETWEEN).await;
+                if self.holds(&claim) { Ok(()) } else { self.memory.withdraw(&claim, timeout).await }
+            }
+            _ => self.memory.withdraw(&claim, timeout).await,
+        }
+    }
+
+    fn extras(&self) -> StoreExtras<'_> {
+        let mut extras = StoreExtras::default();
+        extras.queue = Some(self);
+        extras.events = Some(self);
+        extras.batch_renew = Some(self);
+        extras.batch = self.broken.has_batches().then_some(self as &dyn BatchStore);
+        extras.admin = Some(self);
+        extras
+    }
+}
+
+#[async_trait]
+impl QueueStore for BareStore {
+    async fn waiters(&self, claim: &Claim, timeout: Duration) -> Result<u32> {
+        self.memory.waiters(&self.broken.claim(claim), timeout).await
+    }
+}
+
+#[async_trait]
+impl EventStore for BareStore {
+    async fn subscribe(&self, watch: &Watch) -> Result<EventStream> {
+        let broken = self.broken;
+        let events = self.memory.subscribe(watch).await?;
+        let pushed = move |event: Result<StoreEvent>| match (broken, event) {
+            (Bare::PushesNoGrant, Ok(StoreEvent::Granted { .. }))
+            | (Bare::PushesNoLoss, Ok(StoreEvent::Gone { .. }))
+            | (Bare::PushesNoOpening, Ok(StoreEvent::Freed { .. })) => None,
+            (Bare::PushesTheOldToken, Ok(StoreEvent::Gone { key, id, token, loss })) => {
+                let token = FencingToken::new(token.get() - 1);
+                Some(Ok(StoreEvent::Gone { key, id, token, loss }))
+            }
+            (_, event) => Some(event),
+        };
+        Ok(events.filter_map(move |event| std::future::ready(pushed(event))).boxed())
+    }
+}
+
+#[async_trait]
+impl BatchRenewStore for BareStore {
+    fn renew_batch(&self) -> NonZeroUsize {
+        NonZeroUsize::new(4).expect("not zero")
+    }
+
+    async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
+        let mut standings = Vec::new();
+        for renewal in renewals {
+            standings.push(self.renew(renewal).await);
+        }
+        let is_gone = |standing: &Result<Standing>| matches!(standing, Ok(Standing::Gone(_)));
+        match self.broken {
+            Bare::BatchBackwards => standings.reverse(),
+            Bare::BatchAllOrNothing if standings.iter().any(is_gone) => {
+                standings.iter_mut().for_each(|standing| *standing = Ok(Standing::Gone(Loss::Gone)));
+            }
+            Bare::BatchStops => {
+                let answered = standings.iter().position(is_gone).map_or(standings.len(), |at| at + 1);
+                standings.truncate(answered);
+            }
+            _ => {}
+        }
+        standings
+    }
+}
+
+#[async_trait]
+impl BatchStore for BareStore {
+    fn acquire_batch(&self) -> NonZeroUsize {
+        NonZeroUsize::new(16).expect("not zero")
     }
 
     async fn try_acquire_many(&self, attempts: &[Attempt]) -> Vec<Result<Reply>> {
@@ -457,42 +533,8 @@ impl LeaseStore for BareStore {
         outcomes
     }
 
-    async fn withdraw(&self, claim: &Claim, timeout: Duration) -> Result<()> {
-        let claim = self.broken.claim(claim);
-        let (held, waits) = (self.holds(&claim), self.memory.waiting(claim.key()).contains(claim.id()));
-        match self.broken {
-            Bare::WithdrawsNothing if held => Ok(()),
-            Bare::LeavesTickets if waits => Ok(()),
-            Bare::LeavesWhatWasHandedOver if waits => {
-                sleep(BETWEEN).await;
-                if self.holds(&claim) { Ok(()) } else { self.memory.withdraw(&claim, timeout).await }
-            }
-            _ => self.memory.withdraw(&claim, timeout).await,
-        }
-    }
-
-    async fn waiters(&self, claim: &Claim, timeout: Duration) -> Result<u32> {
-        self.memory.waiters(&self.broken.claim(claim), timeout).await
-    }
-
-    async fn subscribe(&self, watch: &Watch) -> Result<EventStream> {
-        let broken = self.broken;
-        let events = self.memory.subscribe(watch).await?;
-        let pushed = move |event: Result<StoreEvent>| match (broken, event) {
-            (Bare::PushesNoGrant, Ok(StoreEvent::Granted { .. }))
-            | (Bare::PushesNoLoss, Ok(StoreEvent::Gone { .. }))
-            | (Bare::PushesNoOpening, Ok(StoreEvent::Freed { .. })) => None,
-            (Bare::PushesTheOldToken, Ok(StoreEvent::Gone { key, id, token, loss })) => {
-                let token = FencingToken::new(token.get() - 1);
-                Some(Ok(StoreEvent::Gone { key, id, token, loss }))
-            }
-            (_, event) => Some(event),
-        };
-        Ok(events.filter_map(move |event| std::future::ready(pushed(event))).boxed())
-    }
-
-    fn admin(&self) -> Option<&dyn LockAdmin> {
-        Some(self)
+    async fn withdraw_many(&self, claims: &[Claim], timeout: Duration) -> Vec<Result<()>> {
+        join_all(claims.iter().map(|claim| self.withdraw(claim, timeout))).await
     }
 }
 
@@ -506,6 +548,10 @@ impl BareStore {
             let expired: Vec<_> = self.seen().granted.iter().filter(|info| !listed(&info.key)).cloned().collect();
             all.extend(expired);
         }
+        if self.broken == Bare::ListsTheFirst {
+            all = self.sound().page(&LockFilter::new(), None, LISTED).await?;
+            all.retain(|info| filter.owner.is_none() || filter.owner == info.owner);
+        }
         all.retain(|info| self.broken.matches(&info.key, &filter.prefix));
         if self.broken == Bare::PagesFoldCase {
             all.sort_by_key(|info| info.key.as_str().to_lowercase());
@@ -516,7 +562,7 @@ impl BareStore {
     }
 
     fn sound(&self) -> &dyn LockAdmin {
-        self.memory.admin().expect("the memory store has administration")
+        self.memory.extras().admin.expect("the memory store has administration")
     }
 }
 

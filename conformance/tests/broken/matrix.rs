@@ -13,6 +13,7 @@ use crate::clocks::Clock;
 use crate::guards::Guards;
 use crate::modes::Modes;
 use crate::once::Once;
+use crate::pairs::Pairs;
 use crate::providers::Provider;
 use crate::queues::Queue;
 use crate::servers::Server;
@@ -224,6 +225,13 @@ pub(crate) const CASES: &[Case] = &[
         &[("C5_fencing::across_purge", "token 1 follows token 1 of the same key")],
     ),
     case(
+        "the_counter_of_a_key_expires",
+        "",
+        Clause::C5,
+        Broken::Pairs(Pairs::TokensExpire),
+        &[("C5_fencing::store_tokens_outlive_leases", "after the end of")],
+    ),
+    case(
         "the_token_is_read_after_the_grant",
         "token re-read",
         Clause::C6,
@@ -290,7 +298,10 @@ pub(crate) const CASES: &[Case] = &[
         "",
         Clause::C10,
         Broken::Queue(Queue::BusyWithItself),
-        &[("C10_lost_replies::acquisition", "was not granted within")],
+        &[
+            ("C10_lost_replies::acquisition", "was not granted within"),
+            ("C10_lost_replies::several_keys", "replies were lost, and three free keys were not granted"),
+        ],
     ),
     case(
         "a_repeated_release_frees_the_next_holder",
@@ -315,7 +326,10 @@ pub(crate) const CASES: &[Case] = &[
         Clause::C10,
         Broken::Queue(Queue::UnknownIsLoss),
         &[
-            ("C10_lost_replies::renewal", "the replies to two of its holder's renewals were lost"),
+            (
+                "C10_lost_replies::renewal",
+                "the replies to two of its holder's renewals were lost | two lost replies made the holder lose its lease",
+            ),
             ("C14_isolation::a_stalled_key_delays_no_other", "was lost, while another key stalled"),
         ],
     ),
@@ -825,6 +839,26 @@ pub(crate) const CASES: &[Case] = &[
         &[("C20_independent_keys::store_keys_are_bytes", "was never locked")],
     ),
     case(
+        "the_token_of_a_key_is_another_key",
+        "",
+        Clause::C20,
+        Broken::Bare(Bare::SharesItsCompanions),
+        &[(
+            "C20_independent_keys::store_keys_have_no_companions",
+            "was never locked, and the attempt was answered Busy",
+        )],
+    ),
+    case(
+        "the_store_compares_short_hashes",
+        "",
+        Clause::C20,
+        Broken::Bare(Bare::HashesShortly),
+        &[(
+            "C20_independent_keys::store_keys_are_not_shortened",
+            "was never locked, and the attempt was answered Busy",
+        )],
+    ),
+    case(
         "a_free_key_is_selected_then_taken",
         "",
         Clause::C1,
@@ -867,7 +901,7 @@ pub(crate) const CASES: &[Case] = &[
         "",
         Clause::C1,
         Broken::Bare(Bare::RefreshLosesThePlace),
-        &[("C1_exclusion::store_answers_as_the_record", "by the record, in step")],
+        &[("C1_exclusion::store_answers_as_the_record", ", in step")],
     ),
     case(
         "a_refresh_adds_a_ticket",
@@ -881,7 +915,7 @@ pub(crate) const CASES: &[Case] = &[
         "",
         Clause::C15,
         Broken::Bare(Bare::TicketsLast),
-        &[("C15_fairness::store_drops_dead_tickets", "before it was answered")],
+        &[("C15_fairness::store_drops_dead_tickets", "before it was answered | the only ticket was not refreshed")],
     ),
     case(
         "a_handed_over_lease_lasts_too_long",
@@ -971,11 +1005,18 @@ pub(crate) const CASES: &[Case] = &[
         &[("admin::store_hides_the_expired", "the list is")],
     ),
     case(
+        "a_list_looks_at_200_locks",
+        "",
+        Clause::Admin,
+        Broken::Bare(Bare::ListsTheFirst),
+        &[("admin::store_pages_beyond_others", "beyond 250 other locks the list of")],
+    ),
+    case(
         "the_store_ignores_the_minimum_hold",
         "",
         Clause::C25,
         Broken::Bare(Bare::NoMinimumHold),
-        &[("C25_minimum_hold::store_keeps_it_closed", "a closed key was answered")],
+        &[("C25_minimum_hold::store_keeps_it_closed", "and an attempt was granted")],
     ),
     case(
         "requests_wait_for_ever",
@@ -1107,6 +1148,33 @@ pub(crate) const CASES: &[Case] = &[
         Clause::C5,
         Broken::Server(Server::ClockRestarts),
         &[("C5_fencing::store_survives_a_crash", "after its grant and a crash of the server")],
+    ),
+    case(
+        "an_attempt_is_two_requests",
+        "",
+        Clause::C1,
+        Broken::Server(Server::TakesInTwoRequests),
+        &[(
+            "C1_exclusion::store_grants_once_over_a_slow_network",
+            "over a slow network had these grants instead of one",
+        )],
+    ),
+    case(
+        "a_release_is_two_requests",
+        "",
+        Clause::C8,
+        Broken::Server(Server::ReleasesInTwoRequests),
+        &[("C8_stale_calls::store_releases_its_own_over_a_slow_network", "over a slow network")],
+    ),
+    case(
+        "the_clock_is_a_request",
+        "",
+        Clause::C2,
+        Broken::Server(Server::ClockIsARequest),
+        &[(
+            "C2_store_clock::store_reads_the_clock_in_its_step",
+            "the lease was seen to have expired while its renewal was under way",
+        )],
     ),
     case(
         "a_reader_is_granted_a_key_beside_a_writer",
@@ -1306,6 +1374,10 @@ pub(crate) const CASES: &[Case] = &[
                 "C29_expiry_of_each::store_expires_each_holder",
                 "the lease of this holder has expired, and a renewal was answered Held",
             ),
+            (
+                "C29_expiry_of_each::store_expires_permits_of_each",
+                "two of three permits have expired, and the attempt was answered Busy",
+            ),
         ],
     ),
     case(
@@ -1401,6 +1473,7 @@ pub(crate) const CASES: &[Case] = &[
         &[
             ("C10_lost_replies::store_repeats_a_shared_grant", "a repeated attempt was granted"),
             ("C10_lost_replies::shared_acquisition", "was not granted within"),
+            ("C10_lost_replies::permits_are_taken_once", "by an acquisition that was sent more than once"),
         ],
     ),
     case(
@@ -1415,6 +1488,10 @@ pub(crate) const CASES: &[Case] = &[
             ),
             (
                 "C22_force_release::store_takes_holders_by_force",
+                "another holder was released by force, and a renewal of the lease was answered Gone",
+            ),
+            (
+                "C22_force_release::store_force_frees_permits",
                 "another holder was released by force, and a renewal of the lease was answered Gone",
             ),
         ],
@@ -1456,6 +1533,262 @@ pub(crate) const CASES: &[Case] = &[
         ],
     ),
     case(
+        "a_waiter_shortens_a_minimum_hold",
+        "",
+        Clause::C25,
+        Broken::Pairs(Pairs::HoldYieldsToWaiters),
+        &[("C25_minimum_hold::store_keeps_it_closed_to_waiters", "the refresh of a waiter's ticket was answered")],
+    ),
+    case(
+        "a_minimum_hold_counts_from_the_release",
+        "",
+        Clause::C25,
+        Broken::Pairs(Pairs::HoldCountsFromTheRelease),
+        &[("C25_minimum_hold::store_keeps_it_closed_to_waiters", "and an attempt that was sent | was told to wait")],
+    ),
+    case(
+        "a_minimum_hold_ends_with_the_ttl",
+        "",
+        Clause::C25,
+        Broken::Pairs(Pairs::HoldEndsWithTheTtl),
+        &[("C25_minimum_hold::store_keeps_it_closed_beyond_the_ttl", "and an attempt was granted | was told to wait")],
+    ),
+    case(
+        "the_minimum_hold_of_permits_is_ignored",
+        "",
+        Clause::C25,
+        Broken::Pairs(Pairs::PermitsIgnoreTheHold),
+        &[("C25_minimum_hold::store_keeps_permits", "and an attempt was granted")],
+    ),
+    case(
+        "a_batch_ignores_minimum_holds",
+        "",
+        Clause::C25,
+        Broken::Pairs(Pairs::BatchIgnoresTheHold),
+        &[("C25_minimum_hold::store_keeps_closed_what_a_batch_releases", "and an attempt was granted")],
+    ),
+    case(
+        "a_minimum_hold_is_not_pushed",
+        "",
+        Clause::C16,
+        Broken::Pairs(Pairs::HoldIsNotPushed),
+        &[("C16_wake_ups::store_pushes_minimum_holds", "the event of a minimum hold that has begun")],
+    ),
+    case(
+        "a_repeated_release_ends_the_minimum_hold",
+        "",
+        Clause::C25,
+        Broken::Pairs(Pairs::RepeatedReleaseOpens),
+        &[("C25_minimum_hold::release_without_reply_keeps_it_closed", "the lock was granted again after")],
+    ),
+    case(
+        "an_expired_lease_is_free_for_all",
+        "",
+        Clause::C15,
+        Broken::Pairs(Pairs::AnyoneAfterExpiry),
+        &[(
+            "C15_fairness::store_keeps_the_order_after_an_expiry",
+            "and two claims wait for the key, and the attempt was answered Granted",
+        )],
+    ),
+    case(
+        "a_dead_waiter_has_its_turn_for_an_hour",
+        "",
+        Clause::C15,
+        Broken::Pairs(Pairs::DeadHeadBlocks),
+        &[("C15_fairness::store_passes_over_a_dead_head", "the lease and the turn of a dead waiter last for")],
+    ),
+    case(
+        "a_force_release_drops_the_queue",
+        "",
+        Clause::C22,
+        Broken::Pairs(Pairs::ForceDropsTheQueue),
+        &[(
+            "C22_force_release::store_force_keeps_the_queue",
+            "the refresh of a ticket with 0 before it was answered Gone",
+        )],
+    ),
+    case(
+        "a_force_release_grants_the_key",
+        "",
+        Clause::C22,
+        Broken::Pairs(Pairs::ForceGrantsTheFirst),
+        &[(
+            "C22_force_release::store_force_keeps_the_queue",
+            "the refresh of a ticket with 0 before it was answered Held",
+        )],
+    ),
+    case(
+        "a_hand_over_forgets_the_owner",
+        "",
+        Clause::Admin,
+        Broken::Pairs(Pairs::HandOverForgetsTheOwner),
+        &[("admin::store_shows_whom_a_release_has_granted", "and it is shown with the owner None")],
+    ),
+    case(
+        "a_batch_overtakes_the_queue",
+        "",
+        Clause::C15,
+        Broken::Pairs(Pairs::BatchesBarge),
+        &[(
+            "C15_fairness::store_batches_do_not_barge",
+            "in a batch a key, without waiters: false, was answered Granted",
+        )],
+    ),
+    case(
+        "a_batch_revives_expired_leases",
+        "",
+        Clause::C14,
+        Broken::Pairs(Pairs::BatchRevives),
+        &[(
+            "C14_isolation::store_batches_know_each_end",
+            "in a batch the renewal of a lease (end: Expired) was answered Ok(Held",
+        )],
+    ),
+    case(
+        "a_batch_has_one_owner",
+        "",
+        Clause::Admin,
+        Broken::Pairs(Pairs::BatchHasOneOwner),
+        &[("admin::store_batches_keep_each_owner", "has taken a key, which is shown as")],
+    ),
+    case(
+        "the_grants_of_a_batch_are_not_pushed",
+        "",
+        Clause::C16,
+        Broken::Pairs(Pairs::BatchPushesNothing),
+        &[("C16_wake_ups::store_pushes_grants_of_a_batch", "the event of grant 1 of 2 by a batch")],
+    ),
+    case(
+        "a_hand_over_is_reported_without_its_owner",
+        "",
+        Clause::Admin,
+        Broken::Pairs(Pairs::HandOverIsReportedWithoutOwner),
+        &[("admin::events_report_hand_overs", "by a release was reported as")],
+    ),
+    case(
+        "the_release_of_one_holder_is_reported_as_an_expiry",
+        "",
+        Clause::Admin,
+        Broken::Pairs(Pairs::SharedReleaseIsAnExpiry),
+        &[("admin::events_report_each_holder", "the release of one of two holders was reported as Expired")],
+    ),
+    case(
+        "a_minimum_hold_is_reported_as_an_expiry",
+        "",
+        Clause::Admin,
+        Broken::Pairs(Pairs::HoldIsAnExpiry),
+        &[("admin::events_report_minimum_holds", "keeps closed was reported as Expired")],
+    ),
+    case(
+        "the_grants_of_a_batch_are_reported_as_one",
+        "",
+        Clause::Admin,
+        Broken::Pairs(Pairs::BatchEventsHaveOneId),
+        &[("admin::events_report_batches", "a grant by a batch to")],
+    ),
+    case(
+        "a_release_by_owner_pushes_no_losses",
+        "",
+        Clause::C4,
+        Broken::Pairs(Pairs::OwnerReleasesAreSilent),
+        &[("C4_loss::store_pushes_losses_of_an_owner", "the event of loss 1 of 2")],
+    ),
+    case(
+        "a_purge_ends_a_minimum_hold",
+        "",
+        Clause::C25,
+        Broken::Pairs(Pairs::PurgeOpens),
+        &[("C25_minimum_hold::purge_opens_nothing", "its minimum hold has not passed")],
+    ),
+    case(
+        "a_purge_takes_locks_away",
+        "",
+        Clause::C15,
+        Broken::Pairs(Pairs::PurgeTakesWhatIsUsed),
+        &[("C15_fairness::purge_leaves_what_is_used", "it is held, and the answer of a purge was")],
+    ),
+    case(
+        "a_purge_forgets_the_tokens_of_the_dead",
+        "",
+        Clause::C5,
+        Broken::Pairs(Pairs::PurgeForgetsTheDead),
+        &[("C5_fencing::across_purge_of_the_expired", "of a holder that died before a purge")],
+    ),
+    case(
+        "a_grant_is_pushed_with_a_late_expiry",
+        "",
+        Clause::C16,
+        Broken::Pairs(Pairs::PushesALateExpiry),
+        &[("C16_wake_ups::store_pushes_grants", "after the waiter's attempt")],
+    ),
+    case(
+        "a_loss_is_pushed_with_a_later_token",
+        "",
+        Clause::C4,
+        Broken::Pairs(Pairs::PushesATokenTooHigh),
+        &[("C4_loss::store_pushes_losses", "which is above")],
+    ),
+    case(
+        "a_renewal_understates_what_is_left",
+        "",
+        Clause::C12,
+        Broken::Pairs(Pairs::RenewalUnderstates),
+        &[("C12_no_renewal::store_renews_from_now", "reports only")],
+    ),
+    case(
+        "a_minimum_hold_is_understated",
+        "",
+        Clause::C25,
+        Broken::Pairs(Pairs::HoldIsUnderstated),
+        &[("C25_minimum_hold::store_keeps_it_closed", "was told to wait")],
+    ),
+    case(
+        "dead_tickets_are_counted",
+        "",
+        Clause::C15,
+        Broken::Pairs(Pairs::CountsDeadTickets),
+        &[(
+            "C15_fairness::store_drops_dead_tickets",
+            "the only ticket was not refreshed for twice its ttl, and the store counts",
+        )],
+    ),
+    case(
+        "a_refresh_reports_the_first_place",
+        "",
+        Clause::C15,
+        Broken::Pairs(Pairs::RefreshReportsTheFirstPlace),
+        &[("C15_fairness::store_queues_in_order", "the refresh of a ticket with 1 before it was answered")],
+    ),
+    case(
+        "a_busy_answer_has_an_old_token",
+        "",
+        Clause::C5,
+        Broken::Pairs(Pairs::AnchorIsTooOld),
+        &[("C5_fencing::store_tells_true_anchors", "a busy answer has the token")],
+    ),
+    case(
+        "a_busy_answer_has_a_slow_clock",
+        "",
+        Clause::C5,
+        Broken::Pairs(Pairs::ClockIsSlow),
+        &[("C5_fencing::store_tells_true_anchors", "the store's clock has counted")],
+    ),
+    case(
+        "the_turn_of_a_waiter_ignores_its_place",
+        "",
+        Clause::C15,
+        Broken::Pairs(Pairs::TurnIgnoresThePlace),
+        &[("C15_fairness::store_tells_waiters_their_turn", "was told to wait")],
+    ),
+    case(
+        "an_inspection_overstates_what_is_left",
+        "",
+        Clause::C22,
+        Broken::Pairs(Pairs::InspectionOverstates),
+        &[("C22_force_release::store_shows_true_numbers", "is shown as")],
+    ),
+    case(
         "work_under_way_is_begun_again",
         "",
         Clause::O1,
@@ -1477,7 +1810,7 @@ pub(crate) const CASES: &[Case] = &[
         "",
         Clause::O2,
         Broken::Once(Once::ForgottenEarly),
-        &[("O2_remembered::the_outcome_is_remembered", "the outcome is not remembered")],
+        &[("O2_remembered::the_outcome_is_remembered", "the outcome is not remembered | done work is New")],
     ),
     case(
         "a_late_completion_is_reported_as_made",
@@ -1485,6 +1818,16 @@ pub(crate) const CASES: &[Case] = &[
         Clause::O3,
         Broken::Once(Once::LateCompleteAccepted),
         &[("O3_fenced_completion::a_late_completion_is_refused", "the completion of a late holder is answered Ok(())")],
+    ),
+    case(
+        "a_late_completion_without_a_successor_is_made",
+        "",
+        Clause::O3,
+        Broken::Once(Once::LateCompletesAlone),
+        &[(
+            "O3_fenced_completion::a_late_completion_without_a_successor_is_refused",
+            "the completion of a late holder without a successor is answered Ok(())",
+        )],
     ),
     case(
         "an_interrupted_run_is_under_way_for_ever",
@@ -1525,6 +1868,13 @@ pub(crate) const CASES: &[Case] = &[
         &[("O7_fingerprint::another_fingerprint_is_a_mismatch", "another request is answered")],
     ),
     case(
+        "fingerprints_are_cut",
+        "",
+        Clause::O7,
+        Broken::Once(Once::FingerprintIsCut),
+        &[("O7_fingerprint::another_fingerprint_is_a_mismatch", "with another end")],
+    ),
+    case(
         "a_refused_value_is_reported_as_remembered",
         "",
         Clause::O8,
@@ -1551,6 +1901,16 @@ pub(crate) const CASES: &[Case] = &[
         Clause::O10,
         Broken::Once(Once::NeverForgotten),
         &[("O10_forgotten::an_outcome_is_forgotten_after_keep", "waiting for an outcome to be forgotten")],
+    ),
+    case(
+        "keep_counts_from_the_beginning",
+        "",
+        Clause::O10,
+        Broken::Once(Once::KeepCountsFromTheBeginning),
+        &[(
+            "O10_forgotten::work_under_way_outlives_keep",
+            "is forgotten before `keep` has passed since its completion",
+        )],
     ),
     case(
         "a_dropped_call_begins_the_work",

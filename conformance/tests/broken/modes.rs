@@ -13,8 +13,8 @@ use distlock_api::{
 };
 use distlock_conformance::{Client, DisturbedStore, Fixture, FixtureError, Profile};
 use distlock_engine::store::{
-    Attempt, Claim, EventStream, Grant, ProviderId, Release, Renewal, RenewalSubject, Reply, Standing,
-    StoreCapabilities, StoreEvent, Watch,
+    Attempt, Claim, EventStore, EventStream, Grant, ProviderId, Release, Renewal, RenewalSubject, Reply, Standing,
+    StoreCapabilities, StoreEvent, StoreExtras, Watch,
 };
 use distlock_engine::{LeaseStore, QueueOptions};
 use distlock_memory::MemoryStore;
@@ -317,14 +317,6 @@ impl LeaseStore for ModesStore {
         self.memory.renew(&renewal).await
     }
 
-    async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
-        let mut standings = Vec::new();
-        for renewal in renewals {
-            standings.push(self.renew(renewal).await);
-        }
-        standings
-    }
-
     async fn release(&self, release: &Release) -> Result<ReleaseOutcome> {
         let mut release = release.clone();
         let (key, id) = (release.claim.key().clone(), release.claim.id().clone());
@@ -358,10 +350,17 @@ impl LeaseStore for ModesStore {
         self.memory.withdraw(&self.real(claim), timeout).await
     }
 
-    async fn waiters(&self, claim: &Claim, timeout: Duration) -> Result<u32> {
-        self.memory.waiters(claim, timeout).await
+    fn extras(&self) -> StoreExtras<'_> {
+        let mut extras = self.memory.extras();
+        extras.batch_renew = None;
+        extras.events = Some(self);
+        extras.admin = Some(self);
+        extras
     }
+}
 
+#[async_trait]
+impl EventStore for ModesStore {
     async fn subscribe(&self, watch: &Watch) -> Result<EventStream> {
         let halves = self.broken == Modes::PushesEverySecondGrant;
         let mut grants = 0;
@@ -372,19 +371,11 @@ impl LeaseStore for ModesStore {
         });
         Ok(Box::pin(events))
     }
-
-    fn admin(&self) -> Option<&dyn LockAdmin> {
-        Some(self)
-    }
-
-    async fn close(&self) -> Result<()> {
-        self.memory.close().await
-    }
 }
 
 impl ModesStore {
     fn sound(&self) -> &dyn LockAdmin {
-        self.memory.admin().expect("the memory store has administration")
+        self.memory.extras().admin.expect("the memory store has administration")
     }
 }
 

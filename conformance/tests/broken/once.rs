@@ -9,7 +9,8 @@ use distlock_api::{AcquireOptions, Capabilities, LockKey, Loss, LostSignal, Resu
 use distlock_conformance::{Client, Fixture, FixtureError, Profile, async_trait};
 use distlock_memory::{MemoryOnce, MemoryStore};
 use distlock_recipes::once::{
-    NotCompleted, Once as Answer, OnceGuard, OnceHandle, OnceOptions, OnceProvider, OnceProviderExt, OnceRecord,
+    Fingerprint, NotCompleted, Once as Answer, OnceGuard, OnceHandle, OnceOptions, OnceProvider, OnceProviderExt,
+    OnceRecord,
 };
 use tokio::time::Instant;
 
@@ -27,6 +28,8 @@ pub(crate) enum Once {
     ForgottenEarly,
     /// The completion of a late holder is answered as if it were made.
     LateCompleteAccepted,
+    /// The completion of a late holder is made if no other run was begun.
+    LateCompletesAlone,
     /// A run that was interrupted is under way for ever.
     CrashNeverReopens,
     /// An interrupted run is not reported to the next one.
@@ -36,12 +39,16 @@ pub(crate) enum Once {
     /// A discarded run is left interrupted.
     DiscardLeavesTrace,
     FingerprintIgnored,
+    /// Only the beginning of a fingerprint counts.
+    FingerprintIsCut,
     /// A value that was refused is answered as remembered.
     RejectedIsCompleted,
     /// A wait has no end.
     WaitIsUnbounded,
     /// A waiter is told that the work is busy when it has waited for it.
     WaiterGetsNoOutcome,
+    /// `keep` counts from the beginning of the work.
+    KeepCountsFromTheBeginning,
     /// `keep` plays no part.
     NeverForgotten,
     /// A call that is dropped keeps what it has begun.
@@ -123,7 +130,8 @@ fn changed(defect: Once, options: &OnceOptions, acquire: AcquireOptions) -> Once
     };
     let mut new = OnceOptions::new().with_acquire(acquire).with_keep(keep);
     if let Some(print) = options.fingerprint().filter(|_| defect != Once::FingerprintIgnored) {
-        new = new.with_fingerprint(print.clone());
+        let length = if defect == Once::FingerprintIsCut { 64 } else { Fingerprint::MAX_LEN };
+        new = new.with_fingerprint(Fingerprint::new(&print.as_bytes()[..print.as_bytes().len().min(length)]));
     }
     if options.is_at_most_once() && defect != Once::AtMostOnceIgnored { new.at_most_once() } else { new }
 }
@@ -131,7 +139,7 @@ fn changed(defect: Once, options: &OnceOptions, acquire: AcquireOptions) -> Once
 #[async_trait]
 impl OnceProvider for Broken {
     async fn once_with(&self, key: LockKey, options: OnceOptions) -> Result<Answer> {
-        let acquire = options.acquire().clone();
+        let (acquire, keep) = (options.acquire().clone(), options.keep());
         let acquire = match (self.defect, acquire.wait()) {
             (Once::WaitIsUnbounded, Wait::UpTo(_)) => acquire.with_wait(Wait::Forever),
             (Once::WaiterGetsNoOutcome | Once::TwoBegin, _) => acquire.with_wait(Wait::Try),
@@ -160,7 +168,10 @@ impl OnceProvider for Broken {
             Answer::Begun(guard) => {
                 let interrupted = guard.interrupted().filter(|_| self.defect != Once::VanishedIsNew).cloned();
                 let token = guard.fencing_token();
-                let handle = Handle { defect: self.defect, guard: Mutex::new(Some(guard)) };
+                let inner = self.inner.clone();
+                let ends = Instant::now() + keep;
+                let handle =
+                    Handle { defect: self.defect, key: key.clone(), ends, inner, guard: Mutex::new(Some(guard)) };
                 Ok(Answer::Begun(OnceGuard::new(key, token, interrupted, Box::new(handle))))
             }
             other => Ok(other),
@@ -178,6 +189,10 @@ impl OnceProvider for Broken {
 
 struct Handle {
     defect: Once,
+    key: LockKey,
+    /// When `keep` has passed since the beginning.
+    ends: Instant,
+    inner: MemoryOnce,
     guard: Mutex<Option<OnceGuard>>,
 }
 
@@ -202,7 +217,8 @@ impl OnceHandle for Handle {
     }
 
     async fn complete(&mut self, value: Arc<[u8]>) -> Result<(), NotCompleted> {
-        if self.defect == Once::OutcomeForgotten {
+        let is_over = self.defect == Once::KeepCountsFromTheBeginning && self.ends <= Instant::now();
+        if self.defect == Once::OutcomeForgotten || is_over {
             return self.discard().await;
         }
         let Some(guard) = self.guard.get_mut().expect("not poisoned") else { return Ok(()) };
@@ -212,6 +228,12 @@ impl OnceHandle for Handle {
         }
         match guard.complete(&value).await {
             Err(NotCompleted::Lost(_)) if self.defect == Once::LateCompleteAccepted => Ok(()),
+            Err(NotCompleted::Lost(lost)) if self.defect == Once::LateCompletesAlone => {
+                match self.inner.try_once(&self.key).await {
+                    Ok(Answer::Begun(mut again)) => again.complete(&value).await,
+                    _ => Err(NotCompleted::Lost(lost)),
+                }
+            }
             answer => answer,
         }
     }

@@ -240,7 +240,7 @@ impl LockProvider for BrokenProvider {
             Provider::ReEntrant => return self.acquire_again(&key, options).await,
             Provider::AttemptsAreBusy if options.wait() == Wait::Try => {
                 if let Acquired::Held(guard) = self.engine.acquire_with(key, options).await? {
-                    let _ = guard.release().await?;
+                    guard.release().await?;
                 }
                 return Ok(Acquired::Busy(Busy::new()));
             }

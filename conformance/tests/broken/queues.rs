@@ -5,11 +5,11 @@ use std::future::ready;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use distlock_api::{AcquisitionId, LockAdmin, Loss, ReleaseOutcome, Result, async_trait};
+use distlock_api::{AcquisitionId, Loss, ReleaseOutcome, Result, async_trait};
 use distlock_conformance::{Client, DisturbedStore, Profile, Slowness};
 use distlock_engine::store::{
-    Attempt, BusyReply, Claim, EventStream, QueueStanding, Release, Renewal, RenewalSubject, Reply, Standing,
-    StoreCapabilities, StoreEvent, StoreTime, Ticket, Watch,
+    Attempt, BatchRenewStore, BusyReply, Claim, EventStore, EventStream, QueueStanding, QueueStore, Release, Renewal,
+    RenewalSubject, Reply, Standing, StoreCapabilities, StoreEvent, StoreExtras, StoreTime, Ticket, Watch,
 };
 use distlock_engine::{LeaseProvider, LeaseStore, QueueOptions};
 use distlock_memory::MemoryStore;
@@ -63,7 +63,7 @@ pub(crate) enum Queue {
 /// The remaining time that wrong answers report for the present holder's lease.
 const AGES: Duration = Duration::from_secs(120);
 /// How late [`Queue::TakesTicketLate`] takes its ticket.
-const LATE: Duration = Duration::from_millis(20);
+const LATE: Duration = Duration::from_millis(250);
 
 impl Queue {
     pub(crate) fn profile() -> Profile {
@@ -80,11 +80,11 @@ impl Queue {
             if self.is_before_the_faults() {
                 let disturbed = DisturbedStore::new(sound);
                 let store = around(Arc::new(disturbed.clone()), Arc::default());
-                return Client::new(Arc::new(provider(store))).with_controls(disturbed);
+                return Client::new(Arc::new(provider(store))).disturbed_by(disturbed);
             }
             let disturbed = DisturbedStore::new(around(sound, Arc::clone(&seen)));
             let disturbed = if self == Self::Slow { disturbed.slowed(Slowness::PerClient) } else { disturbed };
-            Client::new(Arc::new(provider(Arc::new(disturbed.clone())))).with_controls(disturbed)
+            Client::new(Arc::new(provider(Arc::new(disturbed.clone())))).disturbed_by(disturbed)
         };
         (0..count).map(|_| client()).collect()
     }
@@ -146,6 +146,8 @@ fn for_ages(ticket: Ticket) -> Ticket {
 fn still_first() -> BusyReply {
     BusyReply::new().with_holder_remaining(AGES).with_standing(QueueStanding::Queued { ahead: 0 })
 }
+
+const SOUND: &str = "the memory store has it";
 
 #[derive(Debug)]
 struct BrokenQueue {
@@ -225,9 +227,7 @@ impl BrokenQueue {
 
     /// Returns the store as clients without a queue see it.
     fn without_queue(&self) -> MemoryStore {
-        let mut reduced = LeaseStore::capabilities(&self.memory);
-        reduced.queue = false;
-        self.memory.clone().with_capabilities(reduced)
+        self.memory.clone().with_queue(false)
     }
 }
 
@@ -278,13 +278,6 @@ impl LeaseStore for BrokenQueue {
         self.broken.answers(renewal, self.next.renew(&sent).await)
     }
 
-    async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
-        let _step = self.begin().await;
-        let sent: Vec<_> = renewals.iter().map(|renewal| self.broken.sends(renewal)).collect();
-        let answers = self.next.renew_many(&sent).await;
-        renewals.iter().zip(answers).map(|(renewal, answer)| self.broken.answers(renewal, answer)).collect()
-    }
-
     async fn release(&self, release: &Release) -> Result<ReleaseOutcome> {
         let _step = self.begin().await;
         let again = !self.records().released.insert(release.claim.id().clone());
@@ -314,22 +307,45 @@ impl LeaseStore for BrokenQueue {
         self.next.withdraw(claim, timeout).await
     }
 
-    async fn waiters(&self, claim: &Claim, timeout: Duration) -> Result<u32> {
-        let _step = self.begin().await;
-        self.next.waiters(claim, timeout).await
+    fn extras(&self) -> StoreExtras<'_> {
+        let mut extras = self.next.extras();
+        extras.queue = Some(self);
+        extras.events = Some(self);
+        extras.batch_renew = Some(self);
+        extras
     }
+}
 
+#[async_trait]
+impl EventStore for BrokenQueue {
     async fn subscribe(&self, watch: &Watch) -> Result<EventStream> {
         let broken = self.broken;
-        let events = self.next.subscribe(watch).await?.filter_map(move |event| ready(broken.pushes(event)));
+        let events = self
+            .next
+            .extras()
+            .events
+            .expect(SOUND)
+            .subscribe(watch)
+            .await?
+            .filter_map(move |event| ready(broken.pushes(event)));
         Ok(if broken == Queue::HidesBreaks { Box::pin(events.chain(stream::pending())) } else { Box::pin(events) })
     }
+}
 
-    fn admin(&self) -> Option<&dyn LockAdmin> {
-        self.next.admin()
+#[async_trait]
+impl QueueStore for BrokenQueue {
+    async fn waiters(&self, claim: &Claim, timeout: Duration) -> Result<u32> {
+        let _step = self.begin().await;
+        self.next.extras().queue.expect(SOUND).waiters(claim, timeout).await
     }
+}
 
-    async fn close(&self) -> Result<()> {
-        self.next.close().await
+#[async_trait]
+impl BatchRenewStore for BrokenQueue {
+    async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
+        let _step = self.begin().await;
+        let sent: Vec<_> = renewals.iter().map(|renewal| self.broken.sends(renewal)).collect();
+        let answers = self.next.extras().batch_renew.expect(SOUND).renew_many(&sent).await;
+        renewals.iter().zip(answers).map(|(renewal, answer)| self.broken.answers(renewal, answer)).collect()
     }
 }

@@ -8,12 +8,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use distlock_api::{
-    AcquisitionId, ErrorKind, FencingToken, LockError, LockKey, Phase, ReleaseOutcome, Result, async_trait,
+    AcquisitionId, ErrorKind, FencingToken, LockAdmin, LockError, LockInfo, LockKey, Phase, ReleaseOutcome, Result,
+    async_trait,
 };
 use distlock_conformance::{Arena, Client, DisturbedStore, Fault, Fixture, FixtureError, Hook, Profile, Slowness};
 use distlock_engine::LeaseStore;
 use distlock_engine::store::{
-    Attempt, Claim, EventStream, Release, Renewal, RenewalSubject, Reply, Standing, StoreCapabilities, Watch,
+    Attempt, Claim, EventStore, EventStream, QueueStore, Release, Renewal, RenewalSubject, Reply, Standing,
+    StoreCapabilities, StoreExtras, Watch,
 };
 use distlock_memory::MemoryStore;
 use futures_util::StreamExt;
@@ -63,6 +65,12 @@ pub(crate) enum Server {
     TokensRestart,
     /// The expiry is counted by a clock that restarts with the server.
     ClockRestarts,
+    /// An attempt reads the key in one request, and takes it in another.
+    TakesInTwoRequests,
+    /// A release compares the holder in one request, and frees the key in another.
+    ReleasesInTwoRequests,
+    /// The clock is read in one request, and a renewal judged by it in another.
+    ClockIsARequest,
 }
 
 /// A server, simulated in this process.
@@ -78,6 +86,7 @@ struct State {
     down: bool,
     stalled: bool,
     late: bool,
+    lags: bool,
     blocked: Option<LockKey>,
     /// How often connections were cut.
     cuts: u32,
@@ -90,6 +99,8 @@ struct State {
 const OWN_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a request or an answer is in transit.
 const TRANSIT: Duration = Duration::from_millis(2);
+/// The delay of each request over a slow network.
+const LAG: Duration = Duration::from_millis(100);
 /// The delay of late requests.
 const LATE: Duration = Duration::from_secs(2);
 const AN_HOUR: Duration = Duration::from_secs(3600);
@@ -119,6 +130,7 @@ impl Sim {
         self.state.send_modify(|state| match hook {
             Hook::Stall => state.stalled = begins,
             Hook::Delay => state.late = begins,
+            Hook::Lag => state.lags = begins,
             Hook::Block => state.blocked = begins.then(|| key.clone()),
             _ => {
                 state.down = begins;
@@ -151,8 +163,8 @@ impl Connection {
         carry_out: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
         let mut state = self.0.state.subscribe();
-        let State { down, cuts, late, .. } = state.borrow().clone();
-        sleep(TRANSIT).await;
+        let State { down, cuts, late, lags, .. } = state.borrow().clone();
+        sleep(if lags { LAG } else { TRANSIT }).await;
         if down || (cuts > 0 && self.0.broken == Server::NeverReconnects) {
             return Err(LockError::new(ErrorKind::Unavailable, "connection refused"));
         }
@@ -202,6 +214,19 @@ impl LeaseStore for Connection {
     async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
         let (sim, sent, attempt) = (Arc::clone(&self.0), Instant::now(), attempt.clone());
         let (key, bound) = (attempt.claim.key().clone(), attempt.timeout);
+        if sim.broken == Server::TakesInTwoRequests {
+            let read = Arc::clone(&sim);
+            let of = key.clone();
+            let is_free = self.send(&key, bound, async move { Ok(read.memory.peek(&of).is_none()) }).await?;
+            let take = async move {
+                // As a write without a condition.
+                if is_free && !sim.holds(&attempt.claim) {
+                    sim.memory.force_release(attempt.claim.key());
+                }
+                sim.memory.try_acquire(&attempt).await
+            };
+            return self.send(&key, bound, take).await;
+        }
         let was_free = sim.memory.peek(&key).is_none();
         let carry_out = async move {
             let (mut attempt, shortened) = (attempt, shortened_by(&sim, sent));
@@ -237,8 +262,19 @@ impl LeaseStore for Connection {
     async fn renew(&self, renewal: &Renewal) -> Result<Standing> {
         let (sim, renewal) = (Arc::clone(&self.0), renewal.clone());
         let (key, bound) = (renewal.claim.key().clone(), renewal.timeout);
-        let held = sim.holds(&renewal.claim);
+        let mut held = sim.holds(&renewal.claim);
+        if sim.broken == Server::ClockIsARequest {
+            let (read, claim) = (Arc::clone(&sim), renewal.claim.clone());
+            held = self.send(&key, bound, async move { Ok(read.holds(&claim)) }).await?;
+        }
         let carry_out = async move {
+            if let (Server::ClockIsARequest, RenewalSubject::Lease { ttl, .. }) = (sim.broken, renewal.subject) {
+                let is_revived = held && sim.memory.peek(renewal.claim.key()).is_none();
+                if is_revived {
+                    sim.memory.try_acquire(&Attempt::new(renewal.claim.clone(), ttl)).await?;
+                    return Ok(Standing::Held { remaining: ttl });
+                }
+            }
             match (sim.memory.renew(&renewal).await?, &renewal.subject) {
                 (Standing::Gone(_), RenewalSubject::Lease { ttl, .. }) if held && sim.broken == Server::OldClock => {
                     Ok(Standing::Held { remaining: *ttl })
@@ -250,8 +286,8 @@ impl LeaseStore for Connection {
     }
 
     async fn release(&self, release: &Release) -> Result<ReleaseOutcome> {
-        let (sim, release) = (Arc::clone(&self.0), release.clone());
-        let (key, bound) = (release.claim.key().clone(), release.timeout);
+        let (sim, release, claim) = (Arc::clone(&self.0), release.clone(), release.claim.clone());
+        let (key, bound) = (claim.key().clone(), release.timeout);
         let carry_out = async move {
             let held = sim.holds(&release.claim);
             sim.ended.lock().unwrap().insert(release.claim.id().clone());
@@ -259,6 +295,16 @@ impl LeaseStore for Connection {
             let forgotten = !held && sim.has_crashed() && sim.broken == Server::ForgetsReleases;
             Ok(if forgotten { ReleaseOutcome::AlreadyLost } else { outcome })
         };
+        if self.0.broken == Server::ReleasesInTwoRequests {
+            let sim = Arc::clone(&self.0);
+            let is_held = self.send(&key, bound, async move { Ok(sim.holds(&claim)) }).await?;
+            let (sim, of) = (Arc::clone(&self.0), key.clone());
+            if is_held {
+                self.send(&key, bound, async move { Ok(sim.memory.force_release(&of)) }).await?;
+                return Ok(ReleaseOutcome::Released);
+            }
+            return self.send(&key, bound, carry_out).await;
+        }
         if self.0.broken == Server::ReleasesWithoutAnswer {
             let this = self.clone();
             tokio::spawn(async move { this.send(&key, bound, carry_out).await.is_ok() });
@@ -276,6 +322,27 @@ impl LeaseStore for Connection {
         self.release(&release).await.map(drop)
     }
 
+    fn extras(&self) -> StoreExtras<'_> {
+        let mut extras = self.0.memory.extras();
+        (extras.batch_renew, extras.remote) = (None, None);
+        extras.admin = Some(self);
+        extras.queue = Some(self);
+        extras.events = Some(self);
+        extras
+    }
+}
+
+#[async_trait]
+impl QueueStore for Connection {
+    async fn waiters(&self, claim: &Claim, bound: Duration) -> Result<u32> {
+        let (sim, claim) = (Arc::clone(&self.0), claim.clone());
+        let key = claim.key().clone();
+        self.send(&key, bound, async move { sim.memory.waiters(&claim, bound).await }).await
+    }
+}
+
+#[async_trait]
+impl EventStore for Connection {
     async fn subscribe(&self, watch: &Watch) -> Result<EventStream> {
         let mut state = self.0.state.subscribe();
         let cuts = state.borrow().cuts;
@@ -288,6 +355,19 @@ impl LeaseStore for Connection {
             Server::SilentStream => received.chain(futures_util::stream::pending()).boxed(),
             _ => received.boxed(),
         })
+    }
+}
+
+#[async_trait]
+impl LockAdmin for Connection {
+    async fn inspect(&self, key: &LockKey) -> Result<Option<LockInfo>> {
+        let (sim, of) = (Arc::clone(&self.0), key.clone());
+        self.send(key, AN_HOUR, async move { Ok(sim.memory.peek(&of)) }).await
+    }
+
+    async fn force_release(&self, key: &LockKey, _: &str) -> Result<Option<LockInfo>> {
+        let (sim, of) = (Arc::clone(&self.0), key.clone());
+        self.send(key, AN_HOUR, async move { Ok(sim.memory.force_release(&of)) }).await
     }
 }
 
@@ -358,10 +438,11 @@ impl Fixture for Servers {
     }
 
     fn profile(&self) -> Profile {
-        Profile::new(promised::exclusive()).store().arena().hooks([
+        Profile::new(promised::exclusive()).admin().store().arena().hooks([
             Hook::Cut,
             Hook::Stall,
             Hook::Delay,
+            Hook::Lag,
             Hook::Restart,
             Hook::Block,
         ])

@@ -6,13 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use distlock_api::{
-    AcquisitionId, Disposition, ErrorKind, FencingToken, LockAdmin, LockError, LockKey, ReleaseOutcome, Result,
-    async_trait,
+    AcquisitionId, Disposition, ErrorKind, FencingToken, LockError, LockKey, ReleaseOutcome, Result, async_trait,
 };
 use distlock_conformance::DisturbedStore;
 use distlock_engine::LeaseStore;
 use distlock_engine::store::{
-    Attempt, Claim, Grant, Release, Renewal, RenewalSubject, Reply, Standing, StoreCapabilities,
+    Attempt, Claim, Grant, Release, Renewal, RenewalSubject, Reply, Standing, StoreCapabilities, StoreExtras,
 };
 use distlock_memory::MemoryStore;
 
@@ -231,7 +230,9 @@ impl LeaseStore for BrokenStore {
         Ok(if self.broken == Store::AlwaysReleased { ReleaseOutcome::Released } else { outcome })
     }
 
-    fn admin(&self) -> Option<&dyn LockAdmin> {
-        self.inner.admin()
+    fn extras(&self) -> StoreExtras<'_> {
+        let mut extras = StoreExtras::default();
+        extras.admin = self.inner.extras().admin;
+        extras
     }
 }

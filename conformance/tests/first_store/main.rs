@@ -26,7 +26,7 @@ impl Fixture for Mine {
     fn profile(&self) -> Profile {
         let mut promised = Capabilities::default();
         promised.expiry = true;
-        Profile::new(promised).store().disturbed().expected_refusals(119)
+        Profile::new(promised).store().disturbed().expected_refusals(180)
     }
 
     async fn clients(&self, count: usize) -> Result<Vec<Client>, FixtureError> {

@@ -41,10 +41,6 @@ impl Row {
 
 #[async_trait]
 impl LeaseStore for MyStore {
-    fn name(&self) -> &str {
-        "mine"
-    }
-
     async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
         let (mut rows, id) = (self.0.lock().unwrap(), attempt.claim.id().as_str());
         let row = rows.entry(attempt.claim.key().clone()).or_default();

@@ -100,6 +100,7 @@ impl Arena for ClusterArena {
             Hook::Cut => Some(self.cluster.proxy_faults().reset()),
             Hook::Stall => Some(self.cluster.proxy_faults().black_hole()),
             Hook::Delay => Some(self.cluster.proxy_faults().late_requests()),
+            Hook::Lag => Some(self.cluster.proxy_faults().lag()),
             Hook::Restart => Some(faults::crash(&self.cluster)),
             // MongoDB cannot block one record for all clients.
             _ => None,

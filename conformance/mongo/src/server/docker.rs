@@ -4,13 +4,15 @@ use std::future::ready;
 
 use distlock_conformance::container::{self, Service};
 use distlock_conformance::testcontainers::ImageExt;
-use distlock_conformance::testcontainers::core::{IntoContainerPort, WaitFor};
+use distlock_conformance::testcontainers::core::{IntoContainerPort, Mount, WaitFor};
 
 use super::mongod::COMMON_ARGUMENTS;
 use super::replica_set;
 use crate::topology::Topology;
 
 const PORT: u16 = 27017;
+/// Where the server has its data, by default.
+const DATA: &str = "/data/db";
 
 /// Starts a server from `image`. Also returns its connection string.
 pub(super) async fn start(topology: Topology, image: &str) -> Result<(Service, String), String> {
@@ -22,7 +24,9 @@ pub(super) async fn start(topology: Topology, image: &str) -> Result<(Service, S
     let request = container::image(image)
         .with_exposed_port(PORT.tcp())
         .with_wait_for(WaitFor::message_on_stdout("Waiting for connections"))
-        .with_cmd(command);
+        .with_cmd(command)
+        // In memory, for the reason that `fetch::memory_dir` gives.
+        .with_mount(Mount::tmpfs_mount(DATA));
     let hint =
         |problem| format!("{problem}; if no registry is reachable, build an image with scripts/build-mongo-image");
     // The server reports in its log that it is ready.

@@ -50,8 +50,8 @@ fn version(program: &Path) -> Result<String, String> {
 
 /// Creates a folder for the data of one server.
 pub(crate) fn fresh_dir() -> std::io::Result<PathBuf> {
-    let name = format!("{}-{:016x}", std::process::id(), fastrand::u64(..));
-    let dir = fetch::tools_dir().join("data").join(name);
+    let name = format!("distlock-mongo-{:016x}", fastrand::u64(..));
+    let dir = fetch::memory_dir().map_or_else(|| fetch::tools_dir().join("data"), Path::to_path_buf).join(name);
     std::fs::create_dir_all(&dir)?;
     Ok(dir)
 }

@@ -18,7 +18,7 @@ use distlock_conformance::{fetch, process};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 
-pub(crate) use self::turn::Turn;
+use self::turn::Turn;
 use crate::topology::Topology;
 
 /// The environment variable with a keeper's job.
@@ -36,14 +36,6 @@ pub(crate) fn share(run: &str) {
     if process::start_time(parent_id()).is_some() {
         RUN.get_or_init(|| fetch::tools_dir().join("shared").join(name));
     }
-}
-
-/// Waits for the turn to use a resource that exists once per shared server. `None` if no server is
-/// shared.
-pub(crate) async fn turn(what: &str) -> std::io::Result<Option<Turn>> {
-    let Some(folder) = RUN.get() else { return Ok(None) };
-    fs::create_dir_all(folder)?;
-    Turn::take(&folder.join(what)).await.map(Some)
 }
 
 /// The address of a shared server.

@@ -3,11 +3,8 @@
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use distlock_conformance::process::start_time;
-
-const POLL: Duration = Duration::from_millis(20);
 
 /// Held until dropped. With `/proc`, a process that dies loses it.
 #[derive(Debug)]
@@ -27,16 +24,6 @@ impl Turn {
                 Ok(None)
             }
             Err(error) => Err(error),
-        }
-    }
-
-    /// Waits for the turn.
-    pub(crate) async fn take(file: &Path) -> std::io::Result<Self> {
-        loop {
-            if let Some(turn) = Self::try_take(file)? {
-                return Ok(turn);
-            }
-            tokio::time::sleep(POLL).await;
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::leases::{LONG, renewed};
 const WATCHED: Duration = Duration::from_millis(60);
 
 /// Returns options for a lease that is longer than the check, in this mode.
-fn lasting(mode: Mode) -> AcquireOptions {
+pub(super) fn lasting(mode: Mode) -> AcquireOptions {
     renewed(LONG).with_mode(mode)
 }
 
@@ -32,7 +32,12 @@ const fn permits(take: u32, of: u32) -> Mode {
 
 /// Makes one attempt, which must be granted.
 #[track_caller]
-fn granted(client: &Client, key: &LockKey, mode: Mode, why: &str) -> impl Future<Output = Result<LockGuard, Failure>> {
+pub(super) fn granted(
+    client: &Client,
+    key: &LockKey,
+    mode: Mode,
+    why: &str,
+) -> impl Future<Output = Result<LockGuard, Failure>> {
     located_at_caller(async move {
         let guard = client.attempt(key, lasting(mode)).await?;
         guard.ok_or_else(|| Failure::new(format!("{why}, and an attempt ({mode}) was answered busy")))
@@ -41,7 +46,7 @@ fn granted(client: &Client, key: &LockKey, mode: Mode, why: &str) -> impl Future
 
 /// Makes one attempt, which must be answered busy.
 #[track_caller]
-fn refused(client: &Client, key: &LockKey, mode: Mode, why: &str) -> impl Future<Output = Verdict> {
+pub(super) fn refused(client: &Client, key: &LockKey, mode: Mode, why: &str) -> impl Future<Output = Verdict> {
     located_at_caller(async move {
         match client.attempt(key, lasting(mode)).await? {
             None => Ok(()),
@@ -55,7 +60,7 @@ fn refused(client: &Client, key: &LockKey, mode: Mode, why: &str) -> impl Future
 
 /// Releases a lock that must be held.
 #[track_caller]
-fn give_back(guard: LockGuard) -> impl Future<Output = Verdict> {
+pub(super) fn give_back(guard: LockGuard) -> impl Future<Output = Verdict> {
     located_at_caller(async move {
         let outcome = guard.release().await?;
         ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");

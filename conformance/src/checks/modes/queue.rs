@@ -13,7 +13,7 @@ use crate::bounded::{LIVENESS, SOON, within};
 use crate::check::checks;
 use crate::client::{Client, Waiter};
 use crate::context::{Context, all_passed};
-use crate::controls::Pushes;
+use crate::disturbed::Pushes;
 use crate::failure::{Failure, Verdict, ensure, located_at_caller};
 use crate::history::Expected;
 
@@ -41,7 +41,7 @@ checks! {
     C28 no_mode_starves [Shared, Fair]
         "A writer gets the key among readers that overlap without a gap, and a reader among \
          writers. A failure means that one mode can starve another.";
-    C16 readers_without_pushes [Shared, PushFaults, SeparateClients]
+    C16 readers_without_pushes [Shared, Faults, SeparateClients]
         "Readers and writers get the lock soon although no events can be pushed to them. A failure \
          means that a waiter depends on pushed events.";
 }
@@ -228,7 +228,7 @@ async fn readers_without_pushes(cx: Context) -> Verdict {
         let (passing, key) = (client.clone(), key.clone());
         running.spawn(async move { give_back(passing.take(&key, lasting(mode)).await?).await });
         client.until_waiting(1).await?;
-        client.disturbed()?.disturb_pushes(Pushes::Refused).await?;
+        client.disturbed()?.disturb_pushes(Pushes::Refused);
     }
     give_back(held).await?;
     while let Some(ended) = within(SOON, "the next of three waiters to have had the lock", running.join_next()).await? {

@@ -27,17 +27,17 @@ checks! {
 #[track_caller]
 fn ensure_refused(cx: &Context, client: &Client, mode: Mode, expected: ErrorKind) -> impl Future<Output = Verdict> {
     located_at_caller(async move {
-        let requests = async || -> Result<u64, Failure> {
-            if cx.profile().has(Need::Requests) { Ok(client.disturbed()?.requests().await?) } else { Ok(0) }
+        let requests = || -> Result<u64, Failure> {
+            if cx.profile().has(Need::Faults) { Ok(client.disturbed()?.requests()) } else { Ok(0) }
         };
-        let (before, sent) = (client.counts(), requests().await?);
+        let (before, sent) = (client.counts(), requests()?);
         for wait in [Wait::Try, Wait::UpTo(SOON)] {
             let acquiring = client.acquire_with(cx.key(), lasting(mode).with_wait(wait));
             let answer = within(SOON * 2, "an acquisition to be refused", acquiring).await?;
             let kind = answer.err().map(|error| error.kind());
             ensure!(kind == Some(expected), "an acquisition ({mode}) ended with {kind:?} instead of {expected:?}");
         }
-        let (after, now) = (client.counts(), requests().await?);
+        let (after, now) = (client.counts(), requests()?);
         ensure!(before == after, "refused acquisitions were counted: {before:?} became {after:?}");
         ensure!(sent == now, "refused acquisitions sent {} requests", now - sent);
         Ok(())

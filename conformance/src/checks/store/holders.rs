@@ -40,7 +40,7 @@ checks! {
          was not.";
     C25 store_keeps_a_reader [Store, Shared, MinimumHold]
         "After the release of a reader with a minimum hold no exclusive claim is granted the key \
-         until that has passed since the grant. A failure means that the store ignores the minimum \
+         until that has passed since the grant, and other readers are. A failure means that the store ignores the minimum \
          hold of a reader.";
 }
 
@@ -266,6 +266,9 @@ async fn store_keeps_a_reader(cx: Context) -> Verdict {
     a.take(&reader, LEASE).await?;
     let outcome = a.release_as(&Release::new(reader.clone()).with_hold_at_least(HOLD)).await?;
     ensure!(outcome.is_released(), "a release with a minimum hold returned {outcome:?}");
+    let beside = b.claim_as(&key, Mode::Shared);
+    b.granted(&b.attempt(&beside, LEASE), "only the minimum hold of a reader keeps the key").await?;
+    b.give_back(&beside).await?;
     let writer = b.attempt(&b.claim(&key), LEASE);
     let reply = b.ask(&writer).await??;
     let passed = sent.elapsed();

@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep};
 use crate::bare::{BareStore, LEASE, last};
 use crate::bounded::GRAIN;
 use crate::check::checks;
+use crate::checks::pairs::{Due, granted_when_due};
 use crate::context::Context;
 use crate::failure::{Failure, Verdict, ensure, located_at_caller};
 
@@ -144,6 +145,11 @@ async fn store_renews_from_now(cx: Context) -> Verdict {
                 ensure!(
                     remaining <= lasts,
                     "a renewal for {ttl:?} reports {remaining:?} left instead of at most {lasts:?}"
+                );
+                let passed = sent.elapsed();
+                ensure!(
+                    remaining + passed + GRAIN >= ttl,
+                    "a renewal for {ttl:?} reports only {remaining:?} left after {passed:?}"
                 );
             }
             other => ensure!(false, "the renewal of a held lease was answered {other:?}"),
@@ -362,7 +368,7 @@ async fn store_keys_are_bytes(cx: Context) -> Verdict {
     let base = cx.key();
     let names = [
         "a", "A", "a ", " a", "a\t", "i", "I", "\u{131}", "\u{130}", "ss", "SS", "\u{df}", "\u{1e9e}", "\u{e9}",
-        "e\u{301}", "e", "\u{ff41}", "%", "_", "1", "01", "1.0",
+        "e\u{301}", "e", "\u{ff41}", "%", "_", "1", "01", "1.0", "+", "%2B", "%2b", "a+b", "a b", "a%20b", "%25", "%%",
     ];
     let taking = names.map(async |name| {
         let key = LockKey::new(format!("{base}/{name}")).expect("a valid key");
@@ -387,34 +393,15 @@ async fn store_keeps_it_closed(cx: Context) -> Verdict {
     let [a, b] = cx.stores().await?;
     let key = cx.key();
     let (first, next) = (a.claim(&key), b.claim(&key));
-    let sent = Instant::now();
+    let begun = Instant::now();
     a.take(&first, LEASE).await?;
+    let due = Due { begun, ended: Instant::now(), after: HOLD };
     let outcome = a.release_as(&Release::new(first.clone()).with_hold_at_least(HOLD)).await?;
     ensure!(outcome.is_released(), "a release with a minimum hold returned {outcome:?}");
-    let attempt = b.attempt(&next, LEASE);
-    let reply = b.ask(&attempt).await??;
-    let passed = sent.elapsed();
-    match &reply {
-        distlock_engine::store::Reply::Busy(busy) => {
-            let left = busy.holder_remaining.unwrap_or_default();
-            ensure!(left <= HOLD, "a key that stays closed for {HOLD:?} was reported to open in {left:?}");
-        }
-        granted => ensure!(passed + GRAIN >= HOLD, "{passed:?} after the grant a closed key was answered {granted:?}"),
-    }
     a.ensure_gone(
         &Renewal::lease(first.clone(), FencingToken::new(1), LEASE),
         "the lease was released, and its minimum hold has not passed",
     )
     .await?;
-    sleep((sent + HOLD + AFTER).saturating_duration_since(Instant::now())).await;
-    // The store's clock started a little later.
-    let late = Instant::now();
-    while late.elapsed() < crate::bounded::SOON {
-        if let distlock_engine::store::Reply::Granted(_) = b.ask(&attempt).await?? {
-            return Ok(());
-        }
-        sleep(GRAIN * 5).await;
-    }
-    ensure!(false, "a key was closed for {:?} by a minimum hold of {HOLD:?}", sent.elapsed());
-    Ok(())
+    granted_when_due(&b, &b.attempt(&next, LEASE), due, "since the grant a minimum hold keeps the key closed").await
 }

@@ -255,32 +255,36 @@ async fn store_grants_what_a_leaver_kept_back(cx: Context) -> Verdict {
 
 async fn store_pushes_each_grant_of_a_run(cx: Context) -> Verdict {
     let [a, b] = cx.stores().await?;
-    let key = cx.key();
-    let holder = a.claim(&key);
-    a.take(&holder, LEASE).await?;
-    let mut events = b.watch().await?;
-    let waiters = [(); 3].map(|()| b.claim_as(&key, Mode::Shared));
-    for (ahead, waiter) in (0..).zip(&waiters) {
-        b.queued(waiter, TICKET, ahead).await?;
-    }
-    a.give_back(&holder).await?;
-    let mut pushed = Vec::new();
-    while pushed.len() < waiters.len() {
-        let what = format!("the event of grant {} of 3 in a run", pushed.len() + 1);
-        let granted = event(&mut events, &what, |event| match event {
-            StoreEvent::Granted { key: of, id, grant, .. } if of == key => Some((id, grant)),
-            _ => None,
-        });
-        let (id, grant) = granted.await?;
-        if !pushed.iter().any(|(known, _)| *known == id) {
-            pushed.push((id, grant));
+    let mut modes = vec![Mode::Shared];
+    modes.extend(cx.profile().capabilities().permits.then_some(permits(1, 3)));
+    for mode in modes {
+        let key = cx.key();
+        let holder = a.claim(&key);
+        a.take(&holder, LEASE).await?;
+        let mut events = b.watch().await?;
+        let waiters = [(); 3].map(|()| b.claim_as(&key, mode));
+        for (ahead, waiter) in (0..).zip(&waiters) {
+            b.queued(waiter, TICKET, ahead).await?;
         }
-    }
-    for waiter in &waiters {
-        let found = pushed.iter().find(|(id, _)| id == waiter.id()).map(|(_, grant)| grant);
-        let grant = b.granted(&b.attempt(waiter, LEASE).with_ticket(TICKET), "the grant was pushed").await?;
-        let is_it = found.is_some_and(|pushed| (pushed.token, pushed.tokens) == (grant.token, grant.tokens));
-        ensure!(is_it, "the event has {found:?}, and the store granted {grant:?}");
+        a.give_back(&holder).await?;
+        let mut pushed = Vec::new();
+        while pushed.len() < waiters.len() {
+            let what = format!("the event of grant {} of 3 in a run", pushed.len() + 1);
+            let granted = event(&mut events, &what, |event| match event {
+                StoreEvent::Granted { key: of, id, grant, .. } if of == key => Some((id, grant)),
+                _ => None,
+            });
+            let (id, grant) = granted.await?;
+            if !pushed.iter().any(|(known, _)| *known == id) {
+                pushed.push((id, grant));
+            }
+        }
+        for waiter in &waiters {
+            let found = pushed.iter().find(|(id, _)| id == waiter.id()).map(|(_, grant)| grant);
+            let grant = b.granted(&b.attempt(waiter, LEASE).with_ticket(TICKET), "the grant was pushed").await?;
+            let is_it = found.is_some_and(|pushed| (pushed.token, pushed.tokens) == (grant.token, grant.tokens));
+            ensure!(is_it, "the event has {found:?}, and the store granted {grant:?}");
+        }
     }
     Ok(())
 }

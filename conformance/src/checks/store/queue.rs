@@ -9,7 +9,7 @@ use crate::bare::{BareStore, LEASE};
 use crate::bounded::{GRAIN, SOON};
 use crate::check::checks;
 use crate::context::Context;
-use crate::failure::{Verdict, ensure, located_at_caller};
+use crate::failure::{Failure, Verdict, ensure, located_at_caller};
 
 checks! {
     C15 store_queues_in_order Smoke [Store, Fair]
@@ -64,6 +64,16 @@ async fn store_queues_in_order(cx: Context) -> Verdict {
         for (ahead, (store, claim)) in (0..).zip(&waiters) {
             store.queued(claim, TICKET, ahead).await?;
         }
+    }
+    for (ahead, (store, claim)) in (0..).zip(&waiters) {
+        let standing = match store.renew(&Renewal::ticket(claim.clone(), TICKET)).await? {
+            Standing::Waiting(busy) => busy.standing,
+            other => return Err(Failure::new(format!("the refresh of a live ticket was answered {other:?}"))),
+        };
+        ensure!(
+            standing == QueueStanding::Queued { ahead },
+            "the refresh of a ticket with {ahead} before it was answered {standing:?}"
+        );
     }
     ensure_waiting(&a, &holder, 4, "four claims wait").await?;
     let outcome = a.release(&holder).await?;
@@ -164,6 +174,7 @@ async fn store_drops_dead_tickets(cx: Context) -> Verdict {
     a.take(&holder, LEASE).await?;
     b.queued(&dead, Ticket::new(BRIEF, CLAIM, 100), 0).await?;
     sleep(BRIEF * 2).await;
+    ensure_waiting(&a, &holder, 0, "the only ticket was not refreshed for twice its ttl").await?;
     a.queued(&alive, TICKET, 0).await?;
     let outcome = a.release(&holder).await?;
     ensure!(outcome.is_released(), "the release of a held lease returned {outcome:?}");

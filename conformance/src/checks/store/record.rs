@@ -152,6 +152,7 @@ impl fmt::Display for Step {
 
 fn random_steps(cx: &Context, store: &BareStore, seed: u64) -> Vec<Step> {
     let (can, mut rng) = (store.inner().capabilities(), Rng::with_seed(seed));
+    let has_queue = store.inner().extras().queue.is_some();
     let promised = cx.profile().capabilities();
     let (shared, permits) = (can.shared && promised.shared, can.permits && promised.permits);
     let mode = |rng: &mut Rng| match rng.u8(..10) {
@@ -165,12 +166,12 @@ fn random_steps(cx: &Context, store: &BareStore, seed: u64) -> Vec<Step> {
     let kind = |rng: &mut Rng| match rng.u8(..100) {
         40..50 => Kind::Renew,
         50..53 => Kind::RenewByWrongToken,
-        53..63 if can.queue => Kind::Refresh,
+        53..63 if has_queue => Kind::Refresh,
         63..77 => Kind::Release,
         77..79 if can.minimum_hold && promised.minimum_hold => Kind::ReleaseWithMinimumHold,
         79..83 => Kind::RepeatRelease,
         83..89 => Kind::Withdraw,
-        89..92 if can.queue => Kind::CountWaiters,
+        89..92 if has_queue => Kind::CountWaiters,
         92..96 if cx.profile().has_admin() => Kind::Inspect,
         96..98 if cx.profile().has_admin() => Kind::Force,
         98.. if cx.profile().has_admin() && (shared || permits) => Kind::ForceHolder,
@@ -179,7 +180,7 @@ fn random_steps(cx: &Context, store: &BareStore, seed: u64) -> Vec<Step> {
     let steps = (0..STEPS).map(|_| {
         let tokens = if can.token_blocks { rng.u32(1..=4) } else { 1 };
         let tokens = NonZeroU32::new(tokens).expect("not zero");
-        let waits = can.queue && rng.u8(..4) > 0;
+        let waits = has_queue && rng.u8(..4) > 0;
         let new = NewClaim { store: rng.usize(..STORES), mode: mode(&mut rng), waits, tokens };
         let ttl = TTLS[rng.usize(..TTLS.len())];
         Step { slot: rng.usize(..SLOTS), new, ttl, kind: kind(&mut rng) }
@@ -456,7 +457,7 @@ impl<'a> Sequence<'a> {
 
     /// Compares the order of the tokens of all grants, and the length of this one's block.
     fn same_tokens(&mut self, theirs: &Grant, ours: &Grant) -> Compared {
-        same!(theirs.tokens == ours.tokens, "the store granted {theirs:?}, and {} tokens were requested", ours.tokens);
+        same!(theirs.tokens == ours.tokens, "the store granted {theirs:?}, and the record {} tokens", ours.tokens);
         let (first, block) = (ours.token.get(), (theirs.token.get(), last(theirs).get()));
         let known = *self.tokens.entry(first).or_insert(block);
         same!(known == block, "a repeated attempt was granted {theirs:?}, and token {} before", known.0);

@@ -6,11 +6,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use distlock_conformance::{Fault, FixtureError};
 use futures_util::future::try_join_all;
+use mongodb::Client;
 use mongodb::bson::{Bson, Document, doc};
 
 use super::super::member::Member;
 use super::super::set::{Cluster, MARK};
-use crate::fail_command::configure;
 
 /// The commands that the store of locks sends.
 const COMMANDS: [&str; 5] = ["findAndModify", "update", "find", "aggregate", "getMore"];
@@ -125,4 +125,13 @@ impl Fault for DisturbedCommands {
             count => Ok(format!("{count} commands {happened}")),
         }
     }
+}
+
+/// Sets the fail point of a server, and returns how many commands it had hit before.
+async fn configure(server: &Client, mode: Bson, data: Document) -> Result<u64, FixtureError> {
+    let command = doc! { "configureFailPoint": "failCommand", "mode": mode, "data": data };
+    let answer = server.database("admin").run_command(command).await?;
+    let count = answer.get("count").and_then(|count| count.as_i64().or(count.as_i32().map(Into::into)));
+    let count = count.and_then(|count| u64::try_from(count).ok());
+    count.ok_or_else(|| format!("the server does not report how many commands failed: {answer}").into())
 }

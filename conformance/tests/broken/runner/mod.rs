@@ -8,18 +8,19 @@ mod usage;
 
 use std::process::ExitCode;
 
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::Trial;
 
-fn main() -> ExitCode {
-    if let Some(backend) = program::backend() {
-        return distlock_conformance::run(program::fixtures(&backend));
-    }
+/// Examines a backend, if this process is a test binary that a test has started.
+pub(crate) fn run_as_test_binary() -> Option<ExitCode> {
+    program::backend().map(|backend| distlock_conformance::run(program::fixtures(&backend)))
+}
+
+pub(crate) fn trials() -> impl Iterator<Item = Trial> {
     let tests = [usage::TESTS, reports::TESTS, nextest::TESTS].concat();
-    let trials = tests.into_iter().map(|(name, test)| {
+    tests.into_iter().map(|(name, test)| {
         Trial::test(name, move || {
             test();
             Ok(())
         })
-    });
-    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
+    })
 }

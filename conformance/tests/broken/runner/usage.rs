@@ -1,11 +1,18 @@
 //! Arguments, levels, seeds.
 
-use crate::program::{NASTY, ran};
+use std::collections::BTreeSet;
+
+use distlock_conformance::Need;
+
+use super::program::{NASTY, ran};
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
     ("lists_like_any_test_binary", lists_like_any_test_binary),
+    ("every_check_is_listed", every_check_is_listed),
+    ("the_matrix_of_pairs_is_printed", the_matrix_of_pairs_is_printed),
     ("filters_select", filters_select),
     ("levels_grow", levels_grow),
+    ("variants_share_the_short_checks", variants_share),
     ("torture_repeats_with_fresh_seeds_until_its_time_is_over", torture_repeats),
     ("rounds_are_counted_and_end_with_a_failure", rounds_are_counted),
     ("torture_ends_with_a_failure", torture_ends_with_a_failure),
@@ -30,6 +37,38 @@ fn lists_like_any_test_binary() {
     assert_eq!(ignored.out.trim(), "");
 }
 
+/// This backend has neither a store, nor an arena, nor hooks, nor `once`.
+fn every_check_is_listed() {
+    let list = ran("sound", &["--list", "--level", "torture"]);
+    let names: BTreeSet<&str> =
+        list.out.lines().filter_map(|line| line.strip_suffix(": test")?.strip_prefix("sound::")).collect();
+    let asserts_a_refusal = |need: &Need| format!("{need:?}").starts_with("No");
+    for check in distlock_conformance::checks() {
+        let is_silent = !names.contains(check.name().as_str());
+        // It asserts the refusal of what this backend has.
+        let may_be = check.needs().iter().any(asserts_a_refusal);
+        assert!(!is_silent || may_be, "{} is not in the report", check.name());
+    }
+    for (filter, reason) in [
+        ("O1_one_run", "this backend remembers no outcomes of work"),
+        ("store_ends_stalled_calls", "this fixture does not open the bare store"),
+    ] {
+        let refused = ran("sound", &[filter]);
+        assert!(refused.succeeded && refused.out.contains(reason), "{refused:?}");
+    }
+}
+
+fn the_matrix_of_pairs_is_printed() {
+    let printed = ran("broken", &["--pairs"]);
+    assert!(printed.succeeded && printed.err.is_empty(), "{printed:?}");
+    let page = include_str!("../../../PAIRS.md");
+    let (_, matrix) = page.split_once("\n\nOf ").expect("the matrix");
+    assert!(printed.out.contains(matrix), "{printed:?}");
+    for backend in [NASTY, "sound"] {
+        assert!(printed.out.contains(&format!("\n{backend}: ")), "{printed:?}");
+    }
+}
+
 fn filters_select() {
     let exact = ran("sound", &["--exact", "sound::C5_fencing::across_release"]);
     assert!(exact.succeeded, "{exact:?}");
@@ -50,6 +89,20 @@ fn levels_grow() {
     // Refusals of checks of other levels are still declared, and all checks that run pass.
     let smoke = ran("sound", &["--level", "smoke"]);
     assert!(smoke.succeeded && smoke.err.contains("level smoke"), "{smoke:?}");
+}
+
+fn variants_share() {
+    let checks_of = |name: &str, level: &str| {
+        let list = ran("variants", &["--list", "--level", level]).out;
+        let names = list.lines().filter_map(|line| line.strip_suffix(": test")?.strip_prefix(&format!("{name}::")));
+        // Those of the profile are for each fixture.
+        names.filter(|check| !check.starts_with("profile::")).map(str::to_owned).collect::<BTreeSet<_>>()
+    };
+    let [left, right] = ["left", "right"].map(|name| checks_of(name, "quick"));
+    assert!(left.is_disjoint(&right) && left.len().abs_diff(right.len()) < 10, "{left:?} {right:?}");
+    assert_eq!(&left | &right, checks_of("sound", "smoke"), "none is left out");
+    assert_eq!(checks_of("left", "standard"), checks_of("sound", "standard"));
+    assert_eq!(checks_of("left", "smoke"), checks_of("sound", "smoke"));
 }
 
 fn torture_repeats() {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use roxmltree::{Document, Node, ParsingOptions};
 use serde_json::Value;
 
-use crate::program::{Directory, Memory, NASTY, command, finished, ran};
+use super::program::{Directory, Memory, NASTY, command, finished, ran};
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
     ("json_has_everything", json_has_everything),

@@ -2,17 +2,13 @@
 
 use serde_json::Value;
 
-use crate::program::{Directory, command};
+use super::program::{Directory, command};
 
 pub(crate) const TESTS: &[(&str, fn())] = &[("processes_of_a_run_add_to_one_report", processes_add_to_one_report)];
 
 fn processes_add_to_one_report() {
     let directory = Directory::new();
-    let checks = [
-        "C5_fencing::across_release",
-        "C6_constant_token::through_renewals_and_contention",
-        "C7_owner::not_re_entrant",
-    ];
+    let checks = ["C5_fencing::across_release", "C6_constant_token::of_its_own_grant", "C7_owner::not_re_entrant"];
     let report = |run: &str, checks: &[&str]| {
         let processes = checks.iter().map(|check| {
             let mut command = command("sound");

@@ -25,6 +25,7 @@ pub(crate) fn fixtures(backend: &str) -> Vec<Box<dyn Fixture>> {
         "broken" => {
             vec![Box::new(Memory { name: NASTY, breaks: true }), Box::new(Memory { name: "sound", breaks: false })]
         }
+        "variants" => ["sound", "left", "right"].map(|name| Box::new(Memory { name, breaks: false }) as _).into(),
         other => panic!("there is no backend {other:?}"),
     }
 }
@@ -50,7 +51,8 @@ impl Fixture for Memory {
         promised.push = true;
         promised.shared = true;
         promised.permits = true;
-        Profile::new(promised).admin().owners().lock_events().one_provider().expected_refusals(125)
+        let profile = Profile::new(promised).admin().owners().lock_events().one_provider().expected_refusals(190);
+        if matches!(self.name, "left" | "right") { profile.variant() } else { profile }
     }
 
     async fn clients(&self, count: usize) -> std::result::Result<Vec<Client>, FixtureError> {

@@ -30,8 +30,8 @@ use axum::routing::{get, post};
 use axum::{Extension, Router};
 use distlock_api::LeaseOptions;
 use distlock_examples::{Checks, Children, Database, Failure, Given, HttpClient, Interrupt, MONGODB, Opt, Orders};
-use distlock_examples::{Outcome, Place, Program, report, serve, shut_down};
-use distlock_mongo::MongoOnce;
+use distlock_examples::{Outcome, Place, Program, report, serve};
+use distlock_mongo::{MongoOnce, close_all};
 use distlock_recipes::idempotency::{IdempotencyLayer, IdempotentRun};
 use distlock_recipes::once::OnceProvider;
 use serde::{Deserialize, Serialize};
@@ -107,7 +107,7 @@ async fn pay(
 async fn play(name: String, part: Part, orders: Orders) -> Result<(), Failure> {
     let database = part.place.open().await?;
     let lease = LeaseOptions::new().ttl(LEASE);
-    let once = Arc::new(MongoOnce::builder(database.clone()).lease(lease).owner(&*name).connect().await?);
+    let once = Arc::new(MongoOnce::builder(database.clone()).lease(lease).owner(&name).connect().await?);
     let mut router = Router::new().route("/payments", post(pay));
     if part.keyed {
         // All clients are one here. A real service names the authenticated user.
@@ -119,8 +119,7 @@ async fn play(name: String, part: Part, orders: Orders) -> Result<(), Failure> {
     report(&address);
     orders.end().await;
     listening.abort();
-    once.close().await?;
-    shut_down(database).await;
+    close_all(database.client().clone(), [once.close()]).await?;
     Ok(())
 }
 

@@ -22,8 +22,8 @@ use std::time::{Duration, SystemTime};
 use distlock_api::{LeaseOptions, LockProvider, LockProviderExt};
 use distlock_examples::{Checks, Children, Database, Failure, Given, Interrupt, MONGODB, Opt, Orders, Outcome};
 use distlock_examples::{Place, Program, millis, report, shut_down};
-use distlock_mongo::MongoProvider;
 use distlock_mongo::mongodb::bson::doc;
+use distlock_mongo::{MongoProvider, close_all};
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
@@ -82,10 +82,10 @@ fn now() -> u64 {
 async fn play(name: String, (place, lease): (Place, Duration), mut orders: Orders) -> Result<(), Failure> {
     let database = place.open().await?;
     let options = LeaseOptions::new().ttl(lease);
-    let locks = MongoProvider::builder(database.clone()).lease(options).owner(&*name).build()?;
+    let locks = MongoProvider::builder(database.clone()).lease(options).owner(&name).build()?;
     locks.prepare().await?;
     // So that the first hold of the recording does not wait for a cold connection.
-    let _ = locks.acquire(format!("warm-up/{name}")).await?.release().await?;
+    locks.acquire(format!("warm-up/{name}")).await?.release().await?;
     report(&Report::Ready);
     if orders.next::<()>().await?.is_some() {
         let end = orders.end();
@@ -94,8 +94,7 @@ async fn play(name: String, (place, lease): (Place, Duration), mut orders: Order
             () = end => {}
         }
     }
-    locks.close().await?;
-    shut_down(database).await;
+    close_all(database.client().clone(), [locks.close()]).await?;
     Ok(())
 }
 
@@ -110,7 +109,7 @@ async fn take_turns(name: &str, lease: Duration, locks: &MongoProvider) -> Resul
         }
         sleep(HOLD).await;
         report(&Report::Releases { at: now() });
-        let _ = guard.release().await?;
+        guard.release().await?;
     }
     Ok(())
 }

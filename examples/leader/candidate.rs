@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use distlock_api::{LeaseOptions, LockProvider};
-use distlock_examples::{Failure, Orders, Place, report, shut_down};
+use distlock_examples::{Failure, Orders, Place, report};
 use distlock_mongo::mongodb::Collection;
 use distlock_mongo::mongodb::bson::{Document, doc};
-use distlock_mongo::{Fence, Fenced, MongoProvider};
+use distlock_mongo::{Fence, Fenced, MongoProvider, close_all};
 use distlock_recipes::lead::{LeadExt, Led, Term};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
@@ -119,12 +119,11 @@ pub(crate) async fn play(name: String, part: Part, orders: Orders) -> Result<(),
     let locks = MongoProvider::builder(database.clone()).lease(LeaseOptions::new().ttl(part.lease)).build()?;
     let writer = Writer { name: name.clone(), register: database.collection(REGISTERS), fenced: part.fenced };
     let (stopped, orders) = (orders.end(), Arc::new(Mutex::new(orders)));
-    let candidate = locks.lead(KEY).owner(&*name).until(stopped);
+    let candidate = locks.lead(KEY).owner(&name).until(stopped);
     let led = candidate.run(|term| writer.clone().lead(term, Arc::clone(&orders))).await?;
     if led == Led::Finished(()) {
         report(&Report::Resigned);
     }
-    locks.close().await?;
-    shut_down(database).await;
+    close_all(database.client().clone(), [locks.close()]).await?;
     Ok(())
 }

@@ -87,7 +87,7 @@ impl Worker {
         let over = if worked.is_ok() { Happening::Releasing } else { Happening::Lost };
         self.record(resource, Some(token), over);
         worked.map(drop).or_else(|error| if error.kind() == ErrorKind::Lost { Ok(()) } else { Err(error) })?;
-        let _ = guard.release().await?;
+        guard.release().await?;
         Ok(())
     }
 
@@ -213,15 +213,14 @@ async fn on_processes(uri: &str, given: &Given, interrupt: &Interrupt) -> Result
 async fn play(name: String, part: (distlock_examples::Place, u64), orders: Orders) -> Result<(), Failure> {
     let database = part.0.open().await?;
     let lease = LeaseOptions::new().ttl(LEASE);
-    let locks = distlock_mongo::MongoProvider::builder(database.clone()).lease(lease).owner(&*name).build()?;
+    let locks = distlock_mongo::MongoProvider::builder(database.clone()).lease(lease).owner(&name).build()?;
     let (end, desk) = (orders.end(), Desk::Parent(Mutex::new(orders)));
     let worker = Worker { name, locks: Arc::new(locks.clone()), desk, time: Duration::from_secs(part.1) };
     tokio::select! {
         done = worker.run() => done?,
         () = end => {}
     }
-    locks.close().await?;
-    distlock_examples::shut_down(database).await;
+    distlock_mongo::close_all(database.client().clone(), [locks.close()]).await?;
     Ok(())
 }
 

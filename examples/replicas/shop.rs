@@ -10,8 +10,8 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::routing::post;
 use distlock_api::{LeaseOptions, LockProvider};
-use distlock_examples::{Failure, HttpClient, Orders, Place, report, shut_down};
-use distlock_mongo::MongoProvider;
+use distlock_examples::{Failure, HttpClient, Orders, Place, report};
+use distlock_mongo::{MongoProvider, close_all};
 use distlock_tower::{HeldLock, LockLayer, key::ParamKey};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
@@ -51,7 +51,7 @@ pub(crate) fn router(name: &str, warehouse: &str, locks: Option<impl LockProvide
         // As text, because the warehouse compares names byte by byte. A number or a UUID would be
         // `typed`, so that all spellings of it are one key.
         let item = ParamKey::text("stock", "item")?.checked_for([ORDERS])?;
-        let layer = LockLayer::new(locks, item).shared_for_safe_methods()?;
+        let layer = LockLayer::new(locks, item).shared_for_safe_methods();
         router = router.route_layer(layer.wait_up_to(WAIT).max_waiters_per_key(QUEUE));
     }
     Ok(router.with_state(Arc::new(shop)))
@@ -108,13 +108,12 @@ impl Shop {
 pub(crate) async fn play(name: String, part: Part, orders: Orders) -> Result<(), Failure> {
     let database = part.place.open().await?;
     let lease = LeaseOptions::new().ttl(LEASE);
-    let locks = MongoProvider::builder(database.clone()).lease(lease).owner(&*name).build()?;
+    let locks = MongoProvider::builder(database.clone()).lease(lease).owner(&name).build()?;
     locks.prepare().await?;
     let router = router(&name, &part.warehouse, part.locked.then(|| locks.clone()))?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     report(&format!("http://{}", listener.local_addr()?));
     axum::serve(listener, router).with_graceful_shutdown(orders.end()).await?;
-    locks.close().await?;
-    shut_down(database).await;
+    close_all(database.client().clone(), [locks.close()]).await?;
     Ok(())
 }

@@ -8,10 +8,10 @@ use axum::extract::{Path, State};
 use axum::http::{Method, StatusCode};
 use axum::routing::post;
 use distlock_api::{ErrorKind, LeaseOptions, LockError, LockProvider, LockProviderExt, ReleaseOutcome};
-use distlock_examples::{Failure, HttpClient, Orders, Place, report, serve, shut_down};
-use distlock_mongo::MongoProvider;
+use distlock_examples::{Failure, HttpClient, Orders, Place, report, serve};
 use distlock_mongo::mongodb::Collection;
 use distlock_mongo::mongodb::bson::{Document, doc};
+use distlock_mongo::{MongoProvider, close_all};
 use serde::{Deserialize, Serialize};
 
 use crate::REPORTS;
@@ -87,7 +87,7 @@ async fn serve_report(
 pub(crate) async fn play(name: String, part: Part, orders: Orders) -> Result<(), Failure> {
     let database = part.place.open().await?;
     let lease = LeaseOptions::new().ttl(part.lease);
-    let locks = MongoProvider::builder(database.clone()).lease(lease).owner(&*name).build()?;
+    let locks = MongoProvider::builder(database.clone()).lease(lease).owner(&name).build()?;
     locks.prepare().await?;
     let used = part.locked.then(|| locks.clone());
     let reports = database.collection(REPORTS);
@@ -97,7 +97,6 @@ pub(crate) async fn play(name: String, part: Part, orders: Orders) -> Result<(),
     report(&address);
     orders.end().await;
     listening.abort();
-    locks.close().await?;
-    shut_down(database).await;
+    close_all(database.client().clone(), [locks.close()]).await?;
     Ok(())
 }

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use distlock_api::{LeaseOptions, LockProvider};
-use distlock_examples::{Failure, Orders, Place, report, shut_down};
+use distlock_examples::{Failure, Orders, Place, report};
 use distlock_mongo::mongodb::Collection;
 use distlock_mongo::mongodb::bson::{self, Document, doc};
-use distlock_mongo::{Change, CommitError, DocumentGuard, DocumentLocks};
+use distlock_mongo::{Change, CommitError, DocumentGuard, DocumentLocks, close_all};
 use futures_util::TryStreamExt;
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
@@ -160,12 +160,11 @@ pub(crate) async fn play(name: String, part: Part, mut orders: Orders) -> Result
     let database = part.place.open().await?;
     let documents = database.collection(ORDERS);
     let lease = LeaseOptions::new().ttl(part.lease);
-    let locks = DocumentLocks::builder(&documents).integer_ids().lease(lease).owner(&*name).build()?;
+    let locks = DocumentLocks::builder(&documents).integer_ids().lease(lease).owner(&name).build()?;
     let effects = database.collection(EFFECTS);
     let used = part.locked.then(|| locks.clone());
     let mut worker = Worker { name, orders: documents, effects, locks: used, steps: 0, stops: part.stops };
     while !orders.have_ended() && worker.step(&mut orders).await? {}
-    locks.provider().close().await?;
-    shut_down(database).await;
+    close_all(database.client().clone(), [locks.provider().close()]).await?;
     Ok(())
 }

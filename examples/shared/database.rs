@@ -2,6 +2,7 @@
 
 use distlock_conformance_mongo::{MongoServer, Topology};
 use distlock_mongo::mongodb::bson::doc;
+use distlock_mongo::mongodb::options::ClientOptions;
 use distlock_mongo::mongodb::{self, Client};
 use serde::{Deserialize, Serialize};
 
@@ -21,9 +22,18 @@ impl Place {
     /// If the connection string is invalid. The message does not quote it, since it may contain a
     /// password.
     pub async fn open(&self) -> Result<mongodb::Database, Failure> {
-        let client = Client::with_uri_str(&self.uri).await;
-        let client = client.map_err(|error| format!("not a MongoDB URI: {}", error.kind))?;
-        Ok(client.database(&self.database))
+        self.open_with(|_| {}).await
+    }
+
+    /// As [`open`](Self::open), with changed options.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub async fn open_with(&self, change: impl FnOnce(&mut ClientOptions)) -> Result<mongodb::Database, Failure> {
+        let unusable = |error: mongodb::error::Error| format!("not a MongoDB URI: {}", error.kind);
+        let mut options = ClientOptions::parse(&self.uri).await.map_err(unusable)?;
+        change(&mut options);
+        Ok(Client::with_options(options).map_err(unusable)?.database(&self.database))
     }
 }
 

@@ -13,7 +13,7 @@ use distlock_conformance_mongo::{MongoServer, Topology};
 use distlock_examples::{Children, HttpClient, NoAnswer, serve};
 use distlock_mongo::mongodb::Client;
 use distlock_mongo::mongodb::bson::{Document, doc};
-use distlock_mongo::{DocumentLocks, MongoProvider};
+use distlock_mongo::{DocumentLocks, MongoProvider, close_all};
 use distlock_tower::LockLayer;
 use serde::Deserialize;
 use serde_json::json;
@@ -132,8 +132,7 @@ impl Shop {
     }
 
     async fn close(self) {
-        self.locks.close().await.expect("nothing is held");
-        self.client.shutdown().await;
+        close_all(self.client, [self.locks.close()]).await.expect("nothing is held");
         drop(self.fleet);
         self.server.stop().await;
     }
@@ -284,9 +283,7 @@ async fn locks_in_documents_may_be_refused_because_of_the_documents() {
         assert!(!response.headers().contains_key("retry-after"), "{item}");
         serving.abort();
     }
-    for locks in [existing, beginning] {
-        locks.provider().close().await.expect("nothing is held");
-    }
-    client.shutdown().await;
+    let (existing, beginning) = (existing.provider(), beginning.provider());
+    close_all(client, [existing.close(), beginning.close()]).await.expect("nothing is held");
     server.stop().await;
 }

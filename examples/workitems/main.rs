@@ -45,10 +45,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use distlock_api::{LeaseOptions, ListOptions, LockProvider};
+use distlock_examples::millis;
 use distlock_examples::{Checks, Children, Database, Failure, Given, Interrupt, MONGODB, Opt, Outcome, Program};
-use distlock_examples::{millis, shut_down};
-use distlock_mongo::MongoProvider;
 use distlock_mongo::mongodb::Collection;
+use distlock_mongo::{MongoProvider, close_all};
 use futures_util::TryStreamExt;
 
 use crate::session::{Item, Part, Report, play};
@@ -103,8 +103,7 @@ async fn show(given: Given, interrupt: Interrupt) -> Result<Outcome, Failure> {
     println!();
     let checks = journal.compare(&found, !interrupt.is_pressed());
     children.stop().await?;
-    locks.close().await?;
-    shut_down(database).await;
+    close_all(database.client().clone(), [locks.close()]).await?;
     server.close().await?;
     Ok(checks.conclude("no edit was lost, and the late saves were refused"))
 }

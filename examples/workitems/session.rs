@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use distlock_api::{LockGuard, LockProvider, LockProviderExt};
-use distlock_examples::{Failure, Orders, Place, report, shut_down};
+use distlock_examples::{Failure, Orders, Place, report};
 use distlock_mongo::mongodb::Collection;
 use distlock_mongo::mongodb::bson::doc;
-use distlock_mongo::{Fence, Fenced, MongoProvider};
+use distlock_mongo::{Fence, Fenced, MongoProvider, close_all};
 use futures_util::TryStreamExt;
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
@@ -143,7 +143,7 @@ impl Session {
         if let Some(guard) = guard {
             // Already lost if the session was ended meanwhile. The save was refused then, and that
             // is what counts.
-            let _ = guard.release().await?;
+            guard.release().await?;
         }
         Ok(())
     }
@@ -159,7 +159,7 @@ impl Session {
 pub(crate) async fn play(name: String, part: Part, mut orders: Orders) -> Result<(), Failure> {
     let database = part.place.open().await?;
     // The owner is the session. The leases have the default of 30 s.
-    let locks = MongoProvider::builder(database.clone()).collection(LOCKS).owner(&*name).build()?;
+    let locks = MongoProvider::builder(database.clone()).collection(LOCKS).owner(&name).build()?;
     let (items, used) = (database.collection(ITEMS), part.locked.then(|| locks.clone()));
     let mut is_diligent = ![LOGS_OUT, KILLED, FROZEN].contains(&&*name);
     let mut session = Session { name, items, locks: used, fenced: part.fenced, edits: 0 };
@@ -186,7 +186,6 @@ pub(crate) async fn play(name: String, part: Part, mut orders: Orders) -> Result
             session.finish(item).await?;
         }
     }
-    locks.close().await?;
-    shut_down(database).await;
+    close_all(database.client().clone(), [locks.close()]).await?;
     Ok(())
 }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use distlock_api::{ErrorKind, LockAdmin, LockError, ReleaseOutcome, Result, async_trait};
+use distlock_api::{ErrorKind, LockError, ReleaseOutcome, Result, async_trait};
 use distlock_engine::LeaseStore;
 use distlock_engine::store::{
-    Attempt, Claim, Connecting, EventStream, Lanes, Release, Renewal, RenewalSubject, Reply, Standing,
-    StoreCapabilities, Used, Watch,
+    Attempt, BatchRenewStore, Claim, Connecting, EventStore, EventStream, Lanes, QueueStore, Release, RemoteStore,
+    Renewal, RenewalSubject, Reply, Standing, StoreCapabilities, StoreExtras, Used, Watch,
 };
 use futures_util::future::join_all;
 use tokio::time::Instant;
@@ -103,8 +103,6 @@ impl<'a> Columns<'a> {
 impl LeaseStore for PostgresStore {
     fn capabilities(&self) -> StoreCapabilities {
         let mut capabilities = StoreCapabilities::default();
-        capabilities.queue = true;
-        capabilities.push = true;
         capabilities.token_blocks = true;
         capabilities.minimum_hold = true;
         capabilities.ordered_claims = true;
@@ -113,14 +111,6 @@ impl LeaseStore for PostgresStore {
 
     fn name(&self) -> &str {
         "postgres"
-    }
-
-    fn lanes(&self) -> Option<Lanes> {
-        Some(self.lanes.clone())
-    }
-
-    fn ensure_connected(&self, limit: Duration) -> Option<Connecting<'_>> {
-        (!self.installed.initialized()).then(|| Box::pin(self.ready(limit)) as Connecting<'_>)
     }
 
     async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
@@ -144,6 +134,54 @@ impl LeaseStore for PostgresStore {
         self.renew_alone(renewal, renewal.timeout).await
     }
 
+    async fn release(&self, release: &Release) -> Result<ReleaseOutcome> {
+        let Release { claim, hold_at_least, timeout, .. } = release;
+        let (key, id) = (claim.key().as_str().as_bytes(), id_text(claim.id())?);
+        let hold = hold_at_least.map(micros);
+        let used: Option<i64> = match claim.used() {
+            Used::Unknown => None,
+            Used::None => Some(0),
+            Used::UpTo(token) => token.get().try_into().ok(),
+        };
+        let params: [&(dyn ToSql + Sync); 4] = [&key, &id, &hold, &used];
+        let (timeout, claim) = (*timeout, Some(claim));
+        let request = Request { sql: Sql::Release, params: &params, effect: Effect::Write, timeout, claim };
+        let released = answers::value(&self.rows(request).await?)?;
+        Ok(if released { ReleaseOutcome::Released } else { ReleaseOutcome::AlreadyLost })
+    }
+
+    fn extras(&self) -> StoreExtras<'_> {
+        let mut extras = StoreExtras::default();
+        extras.queue = Some(self);
+        extras.events = Some(self);
+        extras.batch_renew = Some(self);
+        extras.remote = Some(self);
+        extras.admin = Some(self);
+        extras
+    }
+}
+
+#[async_trait]
+impl QueueStore for PostgresStore {
+    async fn waiters(&self, claim: &Claim, timeout: Duration) -> Result<u32> {
+        let key = claim.key().as_str().as_bytes();
+        let params: [&(dyn ToSql + Sync); 1] = [&key];
+        let request = Request { sql: Sql::Waiters, params: &params, effect: Effect::None, timeout, claim: None };
+        let count: i64 = answers::value(&self.rows(request).await?)?;
+        Ok(count.try_into().unwrap_or(u32::MAX))
+    }
+}
+
+#[async_trait]
+impl EventStore for PostgresStore {
+    async fn subscribe(&self, watch: &Watch) -> Result<EventStream> {
+        let channels = [self.schema.channel(), self.schema.channel_of(watch.provider)];
+        listen(&*self.dial, &self.config, &channels, event::parse).await
+    }
+}
+
+#[async_trait]
+impl BatchRenewStore for PostgresStore {
     /// Sends one statement, which does not wait for records that are locked. Those are then renewed
     /// one by one, so that a record that stays locked costs no other lease.
     async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
@@ -163,38 +201,16 @@ impl LeaseStore for PostgresStore {
         }))
         .await
     }
+}
 
-    async fn release(&self, release: &Release) -> Result<ReleaseOutcome> {
-        let Release { claim, hold_at_least, timeout, .. } = release;
-        let (key, id) = (claim.key().as_str().as_bytes(), id_text(claim.id())?);
-        let hold = hold_at_least.map(micros);
-        let used: Option<i64> = match claim.used() {
-            Used::Unknown => None,
-            Used::None => Some(0),
-            Used::UpTo(token) => token.get().try_into().ok(),
-        };
-        let params: [&(dyn ToSql + Sync); 4] = [&key, &id, &hold, &used];
-        let (timeout, claim) = (*timeout, Some(claim));
-        let request = Request { sql: Sql::Release, params: &params, effect: Effect::Write, timeout, claim };
-        let released = answers::value(&self.rows(request).await?)?;
-        Ok(if released { ReleaseOutcome::Released } else { ReleaseOutcome::AlreadyLost })
+#[async_trait]
+impl RemoteStore for PostgresStore {
+    fn lanes(&self) -> Option<Lanes> {
+        Some(self.lanes.clone())
     }
 
-    async fn waiters(&self, claim: &Claim, timeout: Duration) -> Result<u32> {
-        let key = claim.key().as_str().as_bytes();
-        let params: [&(dyn ToSql + Sync); 1] = [&key];
-        let request = Request { sql: Sql::Waiters, params: &params, effect: Effect::None, timeout, claim: None };
-        let count: i64 = answers::value(&self.rows(request).await?)?;
-        Ok(count.try_into().unwrap_or(u32::MAX))
-    }
-
-    async fn subscribe(&self, watch: &Watch) -> Result<EventStream> {
-        let channels = [self.schema.channel(), self.schema.channel_of(watch.provider)];
-        listen(&*self.dial, &self.config, &channels, event::parse).await
-    }
-
-    fn admin(&self) -> Option<&dyn LockAdmin> {
-        Some(self)
+    fn ensure_connected(&self, limit: Duration) -> Option<Connecting<'_>> {
+        (!self.installed.initialized()).then(|| Box::pin(self.ready(limit)) as Connecting<'_>)
     }
 
     /// Closes the idle connections. The store stays usable, because another provider may use it.

@@ -20,7 +20,7 @@ fn main() -> ExitCode {
 }
 
 /// What [`arena::start`] can do to its server.
-const HOOKS: [Hook; 5] = [Hook::Cut, Hook::Stall, Hook::Delay, Hook::Restart, Hook::Block];
+const HOOKS: [Hook; 6] = [Hook::Cut, Hook::Stall, Hook::Delay, Hook::Lag, Hook::Restart, Hook::Block];
 
 /// A server, and a schema with a random name on it. Each client has connections of its own.
 #[derive(Default)]
@@ -64,8 +64,8 @@ impl Fixture for Postgres {
         (promised.expiry, promised.minimum_hold, promised.fair, promised.push) = (true, true, true, true);
         let profile = Profile::new(promised).ttl(Duration::from_secs(3));
         let profile = profile.processes().admin().owners().lock_events().purge().store().disturbed();
-        // Refused: shared locks and permits.
-        profile.arena().hooks(HOOKS).expected_refusals(52)
+        // Refused: shared locks, permits, and outcomes of work.
+        profile.arena().hooks(HOOKS).expected_refusals(77)
     }
 
     async fn start(&self) -> Result<(), FixtureError> {

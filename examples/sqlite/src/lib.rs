@@ -30,10 +30,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use distlock_api::{LockAdmin, ReleaseOutcome, Result, async_trait};
+use distlock_api::{ReleaseOutcome, Result, async_trait};
 use distlock_engine::LeaseStore;
 use distlock_engine::record::Request;
-use distlock_engine::store::{Attempt, Claim, Release, Renewal, Reply, Standing, StoreCapabilities};
+use distlock_engine::store::{
+    Attempt, BatchRenewStore, BatchStore, Claim, QueueStore, Release, Renewal, Reply, Standing, StoreCapabilities,
+    StoreExtras,
+};
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
@@ -138,13 +141,11 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
 impl LeaseStore for SqliteStore {
     fn capabilities(&self) -> StoreCapabilities {
         let mut capabilities = StoreCapabilities::default();
-        capabilities.queue = true;
         capabilities.token_blocks = true;
         capabilities.minimum_hold = true;
         capabilities.ordered_claims = true;
         capabilities.shared = true;
         capabilities.permits = true;
-        capabilities.acquire_batch = BATCH;
         capabilities
     }
 
@@ -167,8 +168,35 @@ impl LeaseStore for SqliteStore {
         self.step(release.timeout, move |step| step.answer(&request)).await
     }
 
+    fn extras(&self) -> StoreExtras<'_> {
+        let mut extras = StoreExtras::default();
+        extras.queue = Some(self);
+        extras.batch_renew = Some(self);
+        extras.batch = Some(self);
+        extras.admin = Some(self);
+        extras
+    }
+}
+
+#[async_trait]
+impl QueueStore for SqliteStore {
+    async fn waiters(&self, claim: &Claim, timeout: Duration) -> Result<u32> {
+        let key = claim.key().clone();
+        self.step(timeout, move |step| step.waiters(&key)).await
+    }
+}
+
+#[async_trait]
+impl BatchRenewStore for SqliteStore {
     async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
         self.steps(renewals, |renewal| renewal.timeout).await
+    }
+}
+
+#[async_trait]
+impl BatchStore for SqliteStore {
+    fn acquire_batch(&self) -> NonZeroUsize {
+        BATCH
     }
 
     async fn try_acquire_many(&self, attempts: &[Attempt]) -> Vec<Result<Reply>> {
@@ -183,14 +211,5 @@ impl LeaseStore for SqliteStore {
         let releases: Vec<Release> = claims.iter().map(|claim| Release::new(claim.clone())).collect();
         let outcomes = self.steps(&releases, |_| timeout).await;
         outcomes.into_iter().map(|outcome| outcome.map(drop)).collect()
-    }
-
-    async fn waiters(&self, claim: &Claim, timeout: Duration) -> Result<u32> {
-        let key = claim.key().clone();
-        self.step(timeout, move |step| step.waiters(&key)).await
-    }
-
-    fn admin(&self) -> Option<&dyn LockAdmin> {
-        Some(self)
     }
 }

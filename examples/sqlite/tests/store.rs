@@ -1,7 +1,8 @@
 //! What the suite cannot see: this store's clock across a restart of the machine, its errors when
 //! the file cannot be used, and how many steps many locks take.
 
-use std::path::PathBuf;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -10,8 +11,9 @@ use distlock_api::{
     ErrorKind, FencingToken, LockAdmin, LockKey, LockProvider, LockProviderExt, Loss, ReleaseOutcome, Result,
     async_trait,
 };
+use distlock_conformance::fetch;
 use distlock_engine::store::{
-    Attempt, Claim, ProviderId, Release, Renewal, Reply, Standing, StoreCapabilities, Ticket,
+    Attempt, BatchStore, Claim, ProviderId, Release, Renewal, Reply, Standing, StoreCapabilities, StoreExtras, Ticket,
 };
 use distlock_engine::{LeaseProvider, LeaseStore};
 use distlock_example_sqlite::SqliteStore;
@@ -25,7 +27,8 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn new() -> Self {
-        let path = std::env::temp_dir().join(format!("distlock-sqlite-{:016x}", fastrand::u64(..)));
+        let folder = fetch::memory_dir().map_or_else(std::env::temp_dir, Path::to_path_buf);
+        let path = folder.join(format!("distlock-sqlite-{:016x}", fastrand::u64(..)));
         std::fs::create_dir(&path).unwrap();
         Self(path)
     }
@@ -66,18 +69,9 @@ impl LeaseStore for Counted {
         self.0.capabilities()
     }
 
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-
     async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
         self.1.fetch_add(1, Ordering::Relaxed);
         self.0.try_acquire(attempt).await
-    }
-
-    async fn try_acquire_many(&self, attempts: &[Attempt]) -> Vec<Result<Reply>> {
-        self.1.fetch_add(1, Ordering::Relaxed);
-        self.0.try_acquire_many(attempts).await
     }
 
     async fn renew(&self, renewal: &Renewal) -> Result<Standing> {
@@ -86,6 +80,32 @@ impl LeaseStore for Counted {
 
     async fn release(&self, release: &Release) -> Result<ReleaseOutcome> {
         self.0.release(release).await
+    }
+
+    fn extras(&self) -> StoreExtras<'_> {
+        let mut extras = self.0.extras();
+        extras.batch = Some(self);
+        extras
+    }
+}
+
+#[async_trait]
+impl BatchStore for Counted {
+    fn acquire_batch(&self) -> NonZeroUsize {
+        self.0.acquire_batch()
+    }
+
+    async fn try_acquire_many(&self, attempts: &[Attempt]) -> Vec<Result<Reply>> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.try_acquire_many(attempts).await
+    }
+
+    async fn release_many(&self, releases: &[Release]) -> Vec<Result<ReleaseOutcome>> {
+        self.0.release_many(releases).await
+    }
+
+    async fn withdraw_many(&self, claims: &[Claim], timeout: Duration) -> Vec<Result<()>> {
+        self.0.withdraw_many(claims, timeout).await
     }
 }
 

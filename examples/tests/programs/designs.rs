@@ -2,7 +2,8 @@
 //! Without their protection something is, and the programs report it.
 
 use crate::run::{
-    HAND_OVER, LEADER, LEASE, NIGHTLY, PAYMENTS, QUICKSTART, REPLICAS, REPORTING, Run, SAGA, WORKITEMS, together,
+    HAND_OVER, LEADER, LEASE, NIGHTLY, PAYMENTS, QUICKSTART, REPLICAS, REPORTING, Run, SAGA, TRACES, WORKITEMS,
+    together,
 };
 
 #[test]
@@ -34,6 +35,15 @@ fn nothing_is_lost_or_done_twice_although_processes_die() {
             run.assert_proved(&["C is KILLED", "D FALLS ASLEEP", "its lock is lost"]);
             let sums = (run.sum("done twice"), run.sum("lost steps"), run.sum("late commits"), run.sum("steps"));
             assert_eq!(sums, (0, 0, 1, 36), "{}", run.text);
+        }),
+        ("traces", &|uri| {
+            let run = Run::of(TRACES, &["--mongodb", uri]);
+            run.assert_proved(&["shop     distlock.acquire", "stock", "distlock.hold", "released"]);
+            assert!(run.sum("traces") == 2 && !run.text.contains("orders/book"), "{}", run.text);
+        }),
+        ("traces with keys", &|uri| {
+            let run = Run::of(TRACES, &["--mongodb", uri, "--keys"]);
+            run.assert_proved(&["orders/book"]);
         }),
         ("nightly", &|_| {
             Run::of(NIGHTLY, &[]).assert_proved(&["anna begins, and DIES", "begins again what anna left"]);

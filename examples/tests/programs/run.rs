@@ -19,9 +19,10 @@ pub(crate) const QUICKSTART: &str = env!("CARGO_BIN_EXE_quickstart");
 pub(crate) const REPLICAS: &str = env!("CARGO_BIN_EXE_replicas");
 pub(crate) const REPORTING: &str = env!("CARGO_BIN_EXE_reporting");
 pub(crate) const SAGA: &str = env!("CARGO_BIN_EXE_saga");
+pub(crate) const TRACES: &str = env!("CARGO_BIN_EXE_traces");
 pub(crate) const WORKITEMS: &str = env!("CARGO_BIN_EXE_workitems");
-pub(crate) const ALL: [&str; 9] =
-    [HAND_OVER, LEADER, NIGHTLY, PAYMENTS, QUICKSTART, REPLICAS, REPORTING, SAGA, WORKITEMS];
+pub(crate) const ALL: [&str; 10] =
+    [HAND_OVER, LEADER, NIGHTLY, PAYMENTS, QUICKSTART, REPLICAS, REPORTING, SAGA, TRACES, WORKITEMS];
 
 /// The seconds of a lease that is renewed in time although the tests keep the machine busy.
 pub(crate) const LEASE: &str = "4";

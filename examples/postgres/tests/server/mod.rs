@@ -24,11 +24,12 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use distlock_conformance::fetch;
 use distlock_example_postgres::tokio_postgres::{self, NoTls};
 
 use self::programs::{Programs, User};
@@ -195,7 +196,8 @@ struct Guard {
 impl Guard {
     fn new(programs: &Programs, port: u16) -> Result<Self> {
         // Not in `target`: that may be in a folder that another user cannot enter.
-        let dir = std::env::temp_dir().join(format!("distlock-postgres-{:016x}", fastrand::u64(..)));
+        let folder = fetch::memory_dir().map_or_else(std::env::temp_dir, Path::to_path_buf);
+        let dir = folder.join(format!("distlock-postgres-{:016x}", fastrand::u64(..)));
         std::fs::create_dir(&dir)?;
         std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o700))?;
         let user = User::of_server()?;

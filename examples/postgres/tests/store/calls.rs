@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use distlock_api::{ErrorKind, LockAdmin, LockFilter, Loss, ReleaseOutcome};
 use distlock_engine::LeaseStore;
-use distlock_engine::store::{Attempt, ProviderId, Release, Renewal, Standing, StoreEvent, Watch};
+use distlock_engine::store::{
+    Attempt, BatchRenewStore, EventStore, ProviderId, Release, Renewal, Standing, StoreEvent, Watch,
+};
 use distlock_example_postgres::PostgresStore;
 use distlock_example_postgres::tokio_postgres::{self, NoTls};
 use futures_util::StreamExt;

@@ -25,7 +25,7 @@
 //!     // Work cannot be stopped from outside here, so it checks between its steps.
 //!     guard.ensure_held()?;
 //! }
-//! let _ = guard.release()?;
+//! guard.release()?;
 //! # Ok(())
 //! # }
 //! ```
@@ -180,7 +180,7 @@ impl Provider {
     /// # use distlock::blocking::Provider;
     /// # fn transfer(locks: &Provider) -> Result<(), LockError> {
     /// let both = locks.block_on(locks.provider().acquire_all(["accounts/1", "accounts/2"]))??;
-    /// let _ = locks.block_on(both.release())??;
+    /// locks.block_on(both.release())??;
     /// # Ok(())
     /// # }
     /// ```

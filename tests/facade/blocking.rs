@@ -88,7 +88,7 @@ fn a_lease_is_renewed_while_no_call_is_made() {
     let ttl = Duration::from_secs(3);
     let guard = locks.acquire("k").ttl(ttl).call().unwrap();
     // One per third of the ttl, so the first ttl is over by then.
-    eventually("the lease is renewed", || store.calls(Operation::RenewMany) > 4);
+    eventually("the lease is renewed", || store.calls(Operation::Renew) > 4);
     guard.ensure_held().unwrap();
     assert!(guard.remaining().unwrap() <= ttl);
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);

@@ -6,3 +6,4 @@ mod guide;
 mod pairs;
 #[cfg(all(feature = "blocking", feature = "memory"))]
 mod retry;
+mod security;

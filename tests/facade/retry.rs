@@ -19,7 +19,7 @@ use distlock::{
     Result,
 };
 use distlock_engine::store::{
-    Attempt, EventStream, Lanes, Release, Renewal, Reply, Standing, StoreCapabilities, Watch,
+    Attempt, Lanes, Release, RemoteStore, Renewal, Reply, Standing, StoreCapabilities, StoreExtras,
 };
 use distlock_engine::{HandOff, LeaseProvider, LeaseStore, QueueOptions, WhenFull, async_trait};
 use tokio::runtime::{Builder, Runtime};
@@ -89,7 +89,7 @@ fn timers_fire_beside<C: Fn(usize) -> Call + Send + Sync + 'static>(
         let call = runtime.block_on(make());
         let loops = Loops::start(&runtime, loops, call);
         completes(&runtime, &format!("{what}, {workers} workers"), async {
-            for _ in 0..5 {
+            for _ in 0..2 {
                 sleep(Duration::from_millis(5)).await;
             }
         });
@@ -228,9 +228,9 @@ fn keys_that_are_granted_at_once() {
                 let locks = locks.clone();
                 calls(async move {
                     if number % 2 == 0 {
-                        let _ = locks.acquire(number).await.unwrap().release().await.unwrap();
+                        locks.acquire(number).await.unwrap().release().await.unwrap();
                     } else {
-                        let _ = locks.acquire_all([number, number + 10_000]).await.unwrap().release().await.unwrap();
+                        locks.acquire_all([number, number + 10_000]).await.unwrap().release().await.unwrap();
                     }
                 })
             }
@@ -319,12 +319,11 @@ impl LeaseStore for SlowStore {
         LeaseStore::capabilities(&self.inner)
     }
 
-    fn name(&self) -> &str {
-        "Slow"
-    }
-
-    fn lanes(&self) -> Option<Lanes> {
-        Some(self.lanes.clone())
+    fn extras(&self) -> StoreExtras<'_> {
+        let mut extras = self.inner.extras();
+        (extras.batch_renew, extras.admin) = (None, None);
+        extras.remote = Some(self);
+        extras
     }
 
     async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
@@ -340,47 +339,55 @@ impl LeaseStore for SlowStore {
     async fn release(&self, release: &Release) -> Result<ReleaseOutcome> {
         self.inner.release(release).await
     }
+}
 
-    async fn subscribe(&self, watch: &Watch) -> Result<EventStream> {
-        LeaseStore::subscribe(&self.inner, watch).await
+impl RemoteStore for SlowStore {
+    fn lanes(&self) -> Option<Lanes> {
+        Some(self.lanes.clone())
     }
 }
 
 /// An overloaded store refuses at once. The lease of another caller is renewed meanwhile.
 #[test]
 fn c14_refused_callers_cost_no_lease() {
+    thread::scope(|scope| {
+        for workers in [1, 2] {
+            scope.spawn(move || refused_callers_cost_no_lease(workers));
+        }
+    });
+}
+
+fn refused_callers_cost_no_lease(workers: usize) {
     let ttl = Duration::from_secs(6);
-    for workers in [1, 2] {
-        let runtime = runtime(workers);
-        let lanes = Lanes::new(NonZeroUsize::new(4).unwrap());
-        let locks = LeaseProvider::new(Arc::new(SlowStore { inner: MemoryStore::new(), lanes }));
-        let held = runtime.block_on(async { locks.acquire("held").ttl(ttl).await.unwrap() });
-        let refused = Arc::new(AtomicBool::new(false));
-        let loops = {
-            let refused = refused.clone();
-            Loops::start(&runtime, LOOPS, move |number| {
-                let (locks, refused) = (locks.clone(), refused.clone());
-                calls(async move {
-                    match locks.acquire(number % 30).timeout(Duration::from_secs(3)).await {
-                        Ok(guard) => drop(guard.release().await),
-                        Err(error) if error.kind() == ErrorKind::Overloaded => refused.store(true, Ordering::Relaxed),
-                        Err(_) => {}
-                    }
-                })
+    let runtime = runtime(workers);
+    let lanes = Lanes::new(NonZeroUsize::new(4).unwrap());
+    let locks = LeaseProvider::new(Arc::new(SlowStore { inner: MemoryStore::new(), lanes }));
+    let held = runtime.block_on(async { locks.acquire("held").ttl(ttl).await.unwrap() });
+    let refused = Arc::new(AtomicBool::new(false));
+    let loops = {
+        let refused = refused.clone();
+        Loops::start(&runtime, LOOPS, move |number| {
+            let (locks, refused) = (locks.clone(), refused.clone());
+            calls(async move {
+                match locks.acquire(number % 30).timeout(Duration::from_secs(3)).await {
+                    Ok(guard) => drop(guard.release().await),
+                    Err(error) if error.kind() == ErrorKind::Overloaded => refused.store(true, Ordering::Relaxed),
+                    Err(_) => {}
+                }
             })
-        };
-        completes(&runtime, &format!("a lease, {workers} workers"), async move {
-            // Longer than it would last without a renewal.
-            let first = held.valid_until().unwrap();
-            while held.valid_until().unwrap() < first + ttl {
-                assert_eq!(held.loss(), None);
-                sleep(Duration::from_millis(20)).await;
-            }
-        });
-        assert!(refused.load(Ordering::Relaxed), "no call was refused");
-        drop(loops);
-        runtime.shutdown_timeout(SOON);
-    }
+        })
+    };
+    completes(&runtime, &format!("a lease, {workers} workers"), async move {
+        // Longer than it would last without a renewal.
+        let first = held.valid_until().unwrap();
+        while held.valid_until().unwrap() < first + ttl {
+            assert_eq!(held.loss(), None);
+            sleep(Duration::from_millis(20)).await;
+        }
+    });
+    assert!(refused.load(Ordering::Relaxed), "no call was refused");
+    drop(loops);
+    runtime.shutdown_timeout(SOON);
 }
 
 /// Blocking callers on threads of their own, on the one thread that renews their leases.

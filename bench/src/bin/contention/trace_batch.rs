@@ -45,13 +45,13 @@ pub async fn run(deployment: &Deployment) -> Outcome<String> {
     let provider = ours::provider(&client, database, Settings::new(true)).await?;
     let keys: Vec<String> = (0..KEYS).map(|number| format!("orders/{number}")).collect();
     // The first time connects, and finds records that do not exist yet.
-    let _ = provider.acquire_all(&keys).await?.release().await?;
+    provider.acquire_all(&keys).await?.release().await?;
 
     log.take();
     let start = clock::now();
     let all = provider.acquire_all(&keys).await?;
     let acquired = clock::now();
-    let _ = all.release().await?;
+    all.release().await?;
     let released = clock::now();
     let events = log.take();
     let counted = [counted(&provider, &log).await?, counted(&provider, &log).await?];

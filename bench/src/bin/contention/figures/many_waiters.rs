@@ -147,7 +147,7 @@ async fn serve(provider: Arc<dyn LockProvider>, count: usize) -> Outcome<f64> {
     }
     until_waiting(&*provider, count).await?;
     let start = Instant::now();
-    let _ = holder.release().await?;
+    holder.release().await?;
     served.notified().await;
     let time = start.elapsed();
     match failed.load(Ordering::Relaxed) {
@@ -167,9 +167,9 @@ async fn drop_all(provider: Arc<dyn LockProvider>, count: usize, order: Order) -
     let start = drop_in(order, waits);
     until_waiting(&*provider, 0).await?;
     let time = start.elapsed();
-    let _ = holder.release().await?;
+    holder.release().await?;
     let free = provider.try_acquire(KEY).await?;
-    let _ = free.ok_or("the key is not free after its waiters have left")?.release().await?;
+    free.ok_or("the key is not free after its waiters have left")?.release().await?;
     Ok(time.as_secs_f64() * 1_000.0)
 }
 

@@ -65,7 +65,7 @@ async fn cycle(provider: &MongoProvider, count: usize, cycles: usize) -> Outcome
         let start = clock::now();
         let all = provider.acquire_all(&keys).await?;
         let held = clock::now();
-        let _ = all.release().await?;
+        all.release().await?;
         times[0].push(millis(held - start));
         times[1].push(millis(clock::now() - held));
     }

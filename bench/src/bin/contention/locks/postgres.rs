@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use distlock_api::{LeaseOptions, LockAdmin, ReleaseOutcome, Result};
+use distlock_api::{LeaseOptions, ReleaseOutcome, Result};
 use distlock_engine::store::{
-    Attempt, Claim, Connecting, EventStream, Lanes, Release, Renewal, Reply, Standing, StoreCapabilities, Watch,
+    Attempt, BatchRenewStore, Claim, QueueStore, Release, Renewal, Reply, Standing, StoreCapabilities, StoreExtras,
 };
 use distlock_engine::{LeaseProvider, LeaseStore};
 use distlock_example_postgres::PostgresStore;
@@ -50,14 +50,6 @@ impl LeaseStore for Counted {
         self.store.name()
     }
 
-    fn lanes(&self) -> Option<Lanes> {
-        self.store.lanes()
-    }
-
-    fn ensure_connected(&self, limit: Duration) -> Option<Connecting<'_>> {
-        self.store.ensure_connected(limit)
-    }
-
     async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
         self.monitor.sent("acquire");
         self.store.try_acquire(attempt).await
@@ -66,11 +58,6 @@ impl LeaseStore for Counted {
     async fn renew(&self, renewal: &Renewal) -> Result<Standing> {
         self.monitor.sent("renew");
         self.store.renew(renewal).await
-    }
-
-    async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
-        self.monitor.sent("renew");
-        self.store.renew_many(renewals).await
     }
 
     async fn release(&self, release: &Release) -> Result<ReleaseOutcome> {
@@ -83,20 +70,26 @@ impl LeaseStore for Counted {
         self.store.withdraw(claim, timeout).await
     }
 
+    fn extras(&self) -> StoreExtras<'_> {
+        let mut extras = self.store.extras();
+        extras.queue = Some(self);
+        extras.batch_renew = Some(self);
+        extras
+    }
+}
+
+#[async_trait]
+impl QueueStore for Counted {
     async fn waiters(&self, claim: &Claim, timeout: Duration) -> Result<u32> {
         self.monitor.sent("waiters");
         self.store.waiters(claim, timeout).await
     }
+}
 
-    async fn subscribe(&self, watch: &Watch) -> Result<EventStream> {
-        self.store.subscribe(watch).await
-    }
-
-    fn admin(&self) -> Option<&dyn LockAdmin> {
-        self.store.admin()
-    }
-
-    async fn close(&self) -> Result<()> {
-        self.store.close().await
+#[async_trait]
+impl BatchRenewStore for Counted {
+    async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
+        self.monitor.sent("renew");
+        self.store.renew_many(renewals).await
     }
 }

@@ -161,7 +161,7 @@ impl Keys {
             let start = Instant::now();
             let guard = self.provider.acquire(&key).await?;
             self.took(start.elapsed());
-            let _ = guard.release().await?;
+            guard.release().await?;
             return Ok(());
         }
         match self.holder() {
@@ -194,10 +194,10 @@ impl Keys {
             }
             drop(waiting);
             self.dropped(None);
-            let _ = held.release().await?;
+            held.release().await?;
         } else {
             let mut answer = (&mut waiting).now_or_never();
-            let _ = held.release().await?;
+            held.release().await?;
             for _ in 0..fastrand::u32(0..4) {
                 yield_now().await;
                 if answer.is_none() {

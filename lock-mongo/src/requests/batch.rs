@@ -384,22 +384,19 @@ pub(crate) fn may_gather_release(release: &Release) -> bool {
 }
 
 /// Releases in one batch, by the fast path. What it does not free, and no earlier one has freed, is
-/// released again, alone: it may have a waiter, or another holder.
+/// released again, alone: it may have a waiter, or another holder, or a minimum hold, which the fast
+/// path does not keep (C25).
 pub(crate) async fn release_many(records: &Records, releases: &[Release]) -> Vec<Result<ReleaseOutcome>> {
     if let [single] = releases {
         return vec![release(records, single).await];
     }
-    // The fast path keeps no minimum hold (C25). The engine sends such a release alone: see
-    // `may_gather_release`.
-    if releases.iter().any(|release| release.hold_at_least.is_some()) {
-        return join_all(releases.iter().map(|single| release(records, single))).await;
-    }
     let budget = Budget::new(releases.iter().map(|release| release.timeout).min().unwrap_or_default());
-    let freed = free(records, releases, budget).await;
+    let together: Vec<&Release> = releases.iter().filter(|release| release.hold_at_least.is_none()).collect();
+    let freed = free(records, &together, budget).await;
     let outcome = |release: &Release| match &freed {
         Ok(freed) if freed.contains(release.claim.id().as_str()) => Ok(ReleaseOutcome::Released),
-        Ok(_) => Err(LockError::new(ErrorKind::Unavailable, "a batch did not release the lease: release it alone")),
-        Err(error) => Err(error.clone()),
+        Err(error) if release.hold_at_least.is_none() => Err(error.clone()),
+        _ => Err(LockError::new(ErrorKind::Unavailable, "a batch did not release the lease: release it alone")),
     };
     let with_key = |release: &Release| outcome(release).map_err(|error| error.with_key(release.claim.key().clone()));
     releases.iter().map(with_key).collect()
@@ -407,14 +404,17 @@ pub(crate) async fn release_many(records: &Records, releases: &[Release]) -> Vec
 
 /// Frees the leases that the claims hold and that have no waiter and no other holder. Returns
 /// whose.
-async fn free(records: &Records, releases: &[Release], budget: Budget) -> Result<HashSet<String>> {
+async fn free(records: &Records, releases: &[&Release], budget: Budget) -> Result<HashSet<String>> {
+    if releases.is_empty() {
+        return Ok(HashSet::new());
+    }
     let Records { layout, key_memory, .. } = records;
     releases.iter().for_each(|release| claim_state(&release.claim).release_sent.store(true, Ordering::Relaxed));
     // Those whose last token is known go in one statement, and of the others those with the same
     // knowledge: see `Layout::free_together`.
     let known = |used: Used| if matches!(used, Used::UpTo(_)) { None } else { Some(used) };
     let mut groups = Vec::<((Held, Option<Used>), Vec<&Claim>)>::new();
-    for Release { claim, .. } in releases {
+    for Release { claim, .. } in releases.iter().copied() {
         let of = (Held::of(claim.mode()), known(claim.used()));
         match groups.iter_mut().find(|(group, _)| *group == of) {
             Some((_, claims)) => claims.push(claim),

@@ -28,7 +28,8 @@ pub(crate) fn is_busy(error: &rusqlite::Error) -> bool {
 
 /// Whether a record is not one of this store.
 pub(crate) fn is_unreadable(error: &rusqlite::Error) -> bool {
-    matches!(error, rusqlite::Error::FromSqlConversionFailure(..) | rusqlite::Error::InvalidColumnType(..))
+    use rusqlite::Error::{FromSqlConversionFailure, IntegralValueOutOfRange, InvalidColumnType};
+    matches!(error, FromSqlConversionFailure(..) | InvalidColumnType(..) | IntegralValueOutOfRange(..))
 }
 
 /// The error of a step that did not begin in time.

@@ -31,7 +31,10 @@ impl Step<'_> {
         let row = self.sql.query_row(row, [bytes(key)], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
         match row {
             None => Ok(Record::default()),
-            Some((token, None)) => Ok(Record::above(i64::cast_unsigned(token))),
+            Some((token, None)) => {
+                let out_of_range = |_| rusqlite::Error::IntegralValueOutOfRange(0, token);
+                Ok(Record::above(u64::try_from(token).map_err(out_of_range)?))
+            }
             Some((_, Some(text))) => from_text(text),
         }
     }

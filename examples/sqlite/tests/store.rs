@@ -243,7 +243,7 @@ async fn a_record_that_cannot_be_read_fails_its_own_request() {
     let folder = Folder::new();
     let store = SqliteStore::open(folder.file()).await.unwrap();
     let other = Connection::open(folder.file()).unwrap();
-    for garbled in ["'{\"holders\": 7}'", "'no record'", "''"] {
+    for garbled in ["'{\"holders\": 7}'", "'no record'", "''", "NULL, token = -7"] {
         token(&store, &Attempt::new(claim(), LONG)).await;
         other
             .execute(&format!("UPDATE lock SET record = {garbled} WHERE key = ?1"), [key().as_str().as_bytes()])

@@ -13,6 +13,7 @@ use distlock_api::{AcquisitionId, FencingToken, Holder, LockHolder, Mode};
 pub(super) struct Lease {
     pub(super) id: AcquisitionId,
     pub(super) mode: Mode,
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "plausible_token"))]
     pub(super) first_token: u64,
     pub(super) tokens: NonZeroU32,
     pub(super) granted_at: Duration,
@@ -23,9 +24,23 @@ pub(super) struct Lease {
     pub(super) released: bool,
 }
 
+/// Leaves so many tokens that no step can come to the end of the numbers.
+pub(super) fn is_plausible(token: u64) -> bool {
+    i64::try_from(token).is_ok()
+}
+
+#[cfg(feature = "serde")]
+pub(super) fn plausible_token<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    let token: u64 = serde::Deserialize::deserialize(deserializer)?;
+    if is_plausible(token) {
+        return Ok(token);
+    }
+    Err(serde::de::Error::custom(format_args!("{token} is the token of a foreign hand: they end at {}", i64::MAX)))
+}
+
 impl Lease {
     pub(super) fn last_token(&self) -> u64 {
-        self.first_token.saturating_add(u64::from(self.tokens.get() - 1))
+        self.first_token + u64::from(self.tokens.get() - 1)
     }
 
     pub(super) fn grant(&self, now: Duration) -> Grant {

@@ -62,6 +62,7 @@ const HISTORY: usize = 5;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Record {
     /// The last token granted, or skipped by a force-release.
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "holders::plausible_token"))]
     token: u64,
     holders: Holders,
     /// The end of a minimum hold (C25) of an exclusive lease, or when the last lease was given up,
@@ -168,9 +169,13 @@ impl Record {
     /// Creates the record of a key whose tokens start above `token`: the highest one of any record
     /// that was removed ([C5]).
     ///
+    /// # Panics
+    /// If the token is above `i64::MAX`.
+    ///
     /// [C5]: distlock_api::contract#c5
     #[must_use]
     pub fn above(token: u64) -> Self {
+        assert!(holders::is_plausible(token), "{token} is the token of a foreign hand: they end at {}", i64::MAX);
         Self { token, ..Self::default() }
     }
 
@@ -373,7 +378,7 @@ impl Record {
         holder: Holder,
         handed_over: bool,
     ) -> &Lease {
-        let (first_token, expires_at) = (self.token.saturating_add(1), now.saturating_add(ttl));
+        let (first_token, expires_at) = (self.token + 1, now.saturating_add(ttl));
         let lease = Lease { id, mode, first_token, tokens, granted_at: now, expires_at, holder, released: false };
         self.token = lease.last_token();
         self.changes.push(Change::Granted {
@@ -409,7 +414,7 @@ impl Record {
         if victims.is_empty() && request.holder.is_some() {
             return None;
         }
-        self.token = self.token.saturating_add(1);
+        self.token += 1;
         self.closed_until = now;
         let (token, at, reason) = (before.token, request.at, request.reason.clone());
         let forced = |id, owner| Forced { id, owner, token, at, reason: reason.clone() };

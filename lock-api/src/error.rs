@@ -246,8 +246,7 @@ impl LockError {
     }
 
     /// Removes the key, for reports that must not name it.
-    #[must_use]
-    pub fn without_key(mut self) -> Self {
+    pub(crate) fn without_key(mut self) -> Self {
         self.0.key = None;
         self
     }

@@ -14,7 +14,7 @@
 //! | [`until_lost`], [`finish_run`] | work that runs while a lock is held |
 //! | [`yield_on_error`] | calls that may be refused without I/O |
 //! | [`report_acquisition`], [`ReportedHold`] | spans and metrics, as those of [`Instrumented`](crate::Instrumented) |
-//! | [`record_key`], [`record_failure`] | the fields that all spans of locks have |
+//! | [`record_key`], [`record_failure`], [`record_error`] | the fields that all spans of locks have |
 //! | [`contained`] | calls into code of the application that may panic |
 //! | [`push_escaped`] | values of requests as parts of a key |
 //! | [`is_outage`] | layers that serve without a lock during an outage |
@@ -41,5 +41,5 @@ pub use group::{Group, GroupGuard, acquire_group};
 pub use outage::is_outage;
 pub use report::{ReportedHold, report_acquisition};
 pub use run::finish_run;
-pub use span::{record_failure, record_key};
+pub use span::{record_error, record_failure, record_key};
 pub use yielding::yield_on_error;

@@ -11,8 +11,8 @@ use tokio::time::Instant;
 use tracing::field::Empty;
 use tracing::{Instrument, Span};
 
-use super::{contained, record_failure, record_key};
-use crate::error::{ErrorKind, LockError, Result};
+use super::{contained, record_error, record_failure, record_key};
+use crate::error::Result;
 use crate::guard::{ReleaseFuture, ReleaseOutcome};
 use crate::key::LockKey;
 use crate::token::FencingToken;
@@ -53,7 +53,7 @@ pub async fn report_acquisition<T>(
         }
         (Ok(_), None) => "busy",
         (Err(error), _) => {
-            record_failure(&span, &error.clone().without_key());
+            record_error(&span, error);
             error.kind().as_str()
         }
     };
@@ -111,7 +111,7 @@ impl ReportedHold {
             Ok(ReleaseOutcome::Released) => "released",
             Ok(ReleaseOutcome::AlreadyLost) => "already_lost",
             Err(error) => {
-                record_failure(&self.span, &error.clone().without_key());
+                record_error(&self.span, error);
                 error.kind().as_str()
             }
         };
@@ -134,7 +134,7 @@ impl Drop for ReportedHold {
             span.record("lock.outcome", self.outcome);
             span.record("lock.hold_ms", millis(hold));
             if ["lost", "already_lost"].contains(&self.outcome) {
-                record_failure(&span, &LockError::new(ErrorKind::Lost, "the lock was lost before its release"));
+                record_failure(&span, &"the lock was lost before its release");
             }
             let _entered = span.enter();
             tracing::debug!(

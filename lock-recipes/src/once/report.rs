@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use distlock_api::style::{record_failure, record_key};
+use distlock_api::style::{record_error, record_key};
 use distlock_api::{LockKey, Result};
 use tracing::Instrument;
 use tracing::field::Empty;
@@ -37,7 +37,7 @@ pub async fn report_once(
     let outcome = outcome(&answer);
     span.record("lock.outcome", outcome);
     if let Err(error) = &answer {
-        record_failure(&span, &error.clone().without_key());
+        record_error(&span, error);
     }
     record::answered(name, outcome);
     answer

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use distlock_api::style::{Client, Counted, is_outage, record_failure};
+use distlock_api::style::{Client, Counted, is_outage, record_error};
 use distlock_api::{AcquireOptions, Acquired, Busy, LockError, LockKey, LockProviderExt, Wait};
 use tokio::time::Instant;
 use tracing::{Instrument, Span};
@@ -75,7 +75,7 @@ fn refused(active: &Active, span: &Span, refusal: Refusal, wait: Duration) -> Re
     record::wait(&gate.class, refusal.reason().as_str(), wait);
     span.record("lock.outcome", refusal.reason().as_str());
     if let Some(error) = refusal.lock_error() {
-        record_failure(span, &error.clone().without_key());
+        record_error(span, error);
     }
     if gate.config.fail_open && refusal.lock_error().is_some_and(is_outage) {
         gate.tally.failed_open();

@@ -13,7 +13,10 @@ use distlock_engine::store::{
     Attempt, BusyReply, Claim, EventStream, Grant, ProviderId, QueueStanding, Release, Renewal, Reply, Standing,
     StoreEvent, Ticket, Watch,
 };
+use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt, stream};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::bounded::{LIVENESS, SOON, within};
@@ -343,7 +346,10 @@ impl BareStore {
     /// Opens a stream of its events from now on.
     #[track_caller]
     pub(crate) fn watch(&self) -> impl Future<Output = Result<EventStream, Failure>> {
-        located_at_caller(async move { Ok(within(LIVENESS, "the stream of events to open", self.subscribe()).await??) })
+        located_at_caller(async move {
+            let opened = within(LIVENESS, "the stream of events to open", self.subscribe()).await??;
+            Ok(read_at_once(opened))
+        })
     }
 
     /// Makes one request for such a stream.
@@ -353,6 +359,24 @@ impl BareStore {
             None => Err(LockError::new(ErrorKind::Unsupported, "the store pushes no events")),
         }
     }
+}
+
+/// Receives events as they come, whatever their reader does meanwhile. A store may report a gap to a
+/// watcher that is slow, and the checks beside this one cause events, too.
+pub(crate) fn read_at_once<T: Send + 'static>(mut stream: BoxStream<'static, T>) -> BoxStream<'static, T> {
+    let (sender, mut receiver) = mpsc::unbounded_channel();
+    let mut reader = JoinSet::new();
+    reader.spawn(async move {
+        while let Some(event) = stream.next().await {
+            if sender.send(event).is_err() {
+                break;
+            }
+        }
+    });
+    Box::pin(stream::poll_fn(move |cx| {
+        let _until_dropped = &reader;
+        receiver.poll_recv(cx)
+    }))
 }
 
 /// A ttl that is longer than any check, and not a whole number of seconds.

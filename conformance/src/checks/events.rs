@@ -3,6 +3,7 @@
 use distlock_api::{AcquisitionId, ErrorKind, LockAdmin, LockEvent, LockEvents, LockKey};
 use futures_util::TryStreamExt;
 
+use crate::bare::read_at_once;
 use crate::bounded::{LIVENESS, SOON, within};
 use crate::check::checks;
 use crate::child::Clock;
@@ -24,6 +25,10 @@ checks! {
     Admin events_are_refused [Admin, NoLockEvents]
         "A backend that cannot report events refuses to with `Unsupported`. A failure means that a \
          watcher waits for events that never arrive.";
+}
+
+pub(super) async fn watch(admin: &dyn LockAdmin) -> Result<LockEvents, Failure> {
+    Ok(read_at_once(admin.watch().await?))
 }
 
 /// The next event of a key. A gap proves nothing, so it fails the check.
@@ -56,7 +61,7 @@ pub(super) fn holder(admin: &dyn LockAdmin, key: &LockKey) -> impl Future<Output
 async fn events_report_what_happens(cx: Context) -> Verdict {
     let [a, b, c] = cx.clients().await?;
     let (key, admin) = (cx.key(), cx.admin(&c)?);
-    let mut events = admin.watch().await?;
+    let mut events = watch(admin).await?;
     for (round, client) in [&a, &b, &a, &b].into_iter().enumerate() {
         let guard = client.take(&key, renewed(LONG).with_owner("the holder")).await?;
         let id = holder(admin, &key).await?;
@@ -91,7 +96,7 @@ async fn events_report_release_by_owner(cx: Context) -> Verdict {
     for key in &keys {
         guards.push(a.take(key, renewed(LONG).with_owner(&owner)).await?);
     }
-    let (mut first, mut second) = (admin.watch().await?, admin.watch().await?);
+    let (mut first, mut second) = (watch(admin).await?, watch(admin).await?);
     admin.release_owner(&owner, "conformance").await?;
     for (key, events) in keys.iter().zip([&mut first, &mut second]) {
         let reported = next(events, key).await?;
@@ -110,7 +115,7 @@ async fn events_report_take_overs(cx: Context) -> Verdict {
     let dead = holder(admin, &key).await?;
     child.kill().await?;
     // This watcher has not seen the grant.
-    let mut events = admin.watch().await?;
+    let mut events = watch(admin).await?;
     let guard = client.take(&key, renewed(LONG)).await?;
     let expired = next(&mut events, &key).await?;
     ensure!(expired == LockEvent::Expired { key: key.clone(), id: dead }, "an expiry was reported as {expired:?}");

@@ -8,7 +8,7 @@ use distlock_engine::store::{Release, StoreEvent};
 use super::modes;
 use crate::bare::{LEASE, event, last};
 use crate::check::checks;
-use crate::checks::events::{holder, next};
+use crate::checks::events::{holder, next, watch};
 use crate::checks::fairness::until_queued;
 use crate::checks::modes::{give_back, lasting};
 use crate::context::Context;
@@ -38,7 +38,7 @@ checks! {
 async fn events_report_hand_overs(cx: Context) -> Verdict {
     let [a, b, c] = cx.clients().await?;
     let (key, admin) = (cx.key(), cx.admin(&c)?);
-    let mut events = admin.watch().await?;
+    let mut events = watch(admin).await?;
     let first = a.take(&key, renewed(LONG).with_owner("the first")).await?;
     let id = holder(admin, &key).await?;
     let granted = next(&mut events, &key).await?;
@@ -66,7 +66,7 @@ async fn events_report_each_holder(cx: Context) -> Verdict {
     let admin = cx.admin(&c)?;
     for mode in modes(&cx).into_iter().filter(|mode| !mode.is_exclusive()) {
         let key = cx.key();
-        let mut events = admin.watch().await?;
+        let mut events = watch(admin).await?;
         let guards = [a.take(&key, lasting(mode)).await?, b.take(&key, lasting(mode)).await?];
         let info = admin.inspect(&key).await?.ok_or_else(|| Failure::new("inspect shows nothing for a held lock"))?;
         for (holder, guard) in info.holders.iter().zip(&guards) {
@@ -99,7 +99,7 @@ async fn events_report_each_holder(cx: Context) -> Verdict {
 async fn events_report_minimum_holds(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
     let (key, admin) = (cx.key(), cx.admin(&b)?);
-    let mut events = admin.watch().await?;
+    let mut events = watch(admin).await?;
     let options = renewed(LONG);
     let lease = options.lease().hold_at_least(Duration::from_millis(600));
     let guard = a.take(&key, options.with_lease(lease)).await?;
@@ -124,7 +124,7 @@ async fn events_report_batches(cx: Context) -> Verdict {
     let mut watched = Vec::new();
     for _ in 0..3 {
         // Of each key alone the events are in order.
-        watched.push((a.claim(&cx.key()), b.admin()?.watch().await?));
+        watched.push((a.claim(&cx.key()), watch(b.admin()?).await?));
     }
     let attempts: Vec<_> = watched.iter().map(|(claim, _)| a.attempt(claim, LEASE)).collect();
     for (answer, attempt) in a.ask_all(&attempts).await?.into_iter().zip(&attempts) {

@@ -361,8 +361,8 @@ impl BareStore {
     }
 }
 
-/// Receives events as they come, whatever their reader does meanwhile. A store may report a gap to a
-/// watcher that is slow, and the checks beside this one cause events, too.
+/// Receives events as they come, whatever their reader does meanwhile. A store may report a gap to
+/// a watcher that is slow, and the checks beside this one cause events, too.
 pub(crate) fn read_at_once<T: Send + 'static>(mut stream: BoxStream<'static, T>) -> BoxStream<'static, T> {
     let (sender, mut receiver) = mpsc::unbounded_channel();
     let mut reader = JoinSet::new();

@@ -384,7 +384,7 @@ pub(crate) fn may_gather_release(release: &Release) -> bool {
 }
 
 /// Releases in one batch, by the fast path. What it does not free, and no earlier one has freed, is
-/// released again, alone: it may have a waiter, or another holder, or a minimum hold, which the fast
+/// released again, alone: it may have a waiter, another holder, or a minimum hold, which the fast
 /// path does not keep (C25).
 pub(crate) async fn release_many(records: &Records, releases: &[Release]) -> Vec<Result<ReleaseOutcome>> {
     if let [single] = releases {

@@ -28,7 +28,7 @@ use turns::Turns;
 
 /// How many checks run at once per processor, unless `--test-threads` is given. Most checks wait
 /// for a clock most of the time; with stores within this process nearly all of the time.
-const CHECKS_PER_PROCESSOR: usize = 12;
+const CHECKS_PER_PROCESSOR: usize = 16;
 const CHECKS_PER_PROCESSOR_IN_PROCESS: usize = 48;
 
 /// `cargo nextest` sets this to the name of its run, in which each process runs one check.

@@ -266,16 +266,18 @@ fn c5_a_record_whose_tokens_could_run_out_is_not_read() {
     let (mut record, block) = (Record::above(7), NonZeroU32::MAX);
     record.step(&Attempt::new(claim(), TTL).with_tokens(block), SEC(1));
     let text = serde_json::to_string(&record).unwrap();
-    let read =
-        |from: u64, to: u64| serde_json::from_str::<Record>(&text.replacen(&from.to_string(), &to.to_string(), 1));
-    for token in [record.token(), 8] {
+    let read = |field: &str, from: u64, to: u64| {
+        let [from, to] = [from, to].map(|token| format!("\"{field}\":{token}"));
+        serde_json::from_str::<Record>(&text.replacen(&from, &to, 1))
+    };
+    for (field, token) in [("token", record.token()), ("first_token", 8)] {
         for foreign in [1 << 63, u64::MAX] {
-            let error = read(token, foreign).expect_err("a foreign token");
+            let error = read(field, token, foreign).expect_err("a foreign token");
             assert!(error.to_string().contains(&format!("{foreign} is the token of a foreign hand")), "{error}");
         }
     }
     // From the greatest one on there are tokens for each step that comes.
-    let mut last = read(record.token(), i64::MAX.cast_unsigned()).unwrap();
+    let mut last = read("token", record.token(), i64::MAX.cast_unsigned()).unwrap();
     let Reply::Granted(grant) = last.step(&Attempt::new(claim(), TTL).with_tokens(block), SEC(60)) else {
         panic!("the key is free")
     };

@@ -51,12 +51,13 @@ pub struct BusyReply {
     pub holder_remaining: Option<Duration>,
     /// What became of the ticket.
     pub standing: QueueStanding,
-    /// The store's clock in this step, to be compared with the times of later events of the same
-    /// store (rule R18 of distlock-mongo's PROTOCOL).
+    /// The store's clock in this step. The engine takes a pushed grant without another request, and
+    /// counts its deadline from this answer: the instant before the request of this answer, plus
+    /// the grant's `expires_at` minus this, minus the margin.
     pub now: Option<StoreTime>,
     /// A token below those of all grants that come after this answer. A pushed grant is believed
     /// only with a greater token. It is the last token of the key. Where a release gives back the
-    /// unused tokens of its block, it is the first token of the present block (R18).
+    /// unused tokens of its block, it is the first token of the present block.
     pub token: Option<FencingToken>,
     /// Nothing was decided, because a batch could not: the engine makes the attempt again at once,
     /// by itself. Only in an answer of [`try_acquire_many`](super::BatchStore::try_acquire_many).
@@ -143,7 +144,7 @@ pub enum Standing {
         /// Expiry minus now; a lower bound will do.
         remaining: Duration,
     },
-    /// Its ticket is in the queue. The reply is the one that an attempt would get now.
+    /// Its ticket is in the queue. The reply is the one that its last attempt would get now.
     Waiting(BusyReply),
     /// It has neither a lease nor a ticket. [`Loss::Gone`], unless the store knows the reason.
     Gone(Loss),

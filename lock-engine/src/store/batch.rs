@@ -33,6 +33,10 @@ pub trait BatchRenewStore: Send + Sync {
 /// While some calls are under way, the engine lets the first requests of other claims wait for
 /// company, and sends those that wait together. A batch carries attempts, releases or withdrawals,
 /// never a mixture. The answers are one for each request, in the same order; each fails on its own.
+///
+/// The three batches are all that most stores write. The methods that begin with `may_` have
+/// defaults, and are for stores whose driver sends a batch in another way than single requests: on
+/// another connection, outside a session, or without a bound at the server.
 #[async_trait]
 pub trait BatchStore: Send + Sync {
     /// Returns how many requests one call may carry. The engine calls this at each use. With 1 it
@@ -47,7 +51,7 @@ pub trait BatchStore: Send + Sync {
     /// An answer of unknown outcome is the last one of its claim: the engine withdraws the claim
     /// and continues with a new id. As long as the batch may still take effect, the store answers
     /// [`withdraw`](super::LeaseStore::withdraw) with a retryable error, and
-    /// [`may_act_for`](Self::may_act_for) tells the engine when to send the next one (R24).
+    /// [`may_act_for`](Self::may_act_for) tells the engine when to send the next one.
     async fn try_acquire_many(&self, attempts: &[Attempt]) -> Vec<Result<Reply>>;
 
     /// Gives up what several claims have. The engine repeats a release that has no answer, in a

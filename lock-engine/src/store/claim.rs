@@ -95,8 +95,8 @@ impl Slot {
 const UNKNOWN: u64 = u64::MAX;
 const NONE: u64 = 0;
 
-/// The tokens of its block that a claim has used, so that a release can give back the others (rule
-/// R21 of distlock-mongo's PROTOCOL).
+/// The tokens of its block that a claim has used, so that a release can give back the others: the
+/// next grant of the key may then begin with the first one that no guard has had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Used {
     /// Not known: all may be used.

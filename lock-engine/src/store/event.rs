@@ -89,7 +89,7 @@ pub enum StoreEvent {
         id: AcquisitionId,
         /// The key's last token after the loss. The lost lease's tokens are smaller. If the same
         /// claim has been granted another lease since, that one's tokens are not smaller, and it is
-        /// not lost (rule R20 of distlock-mongo's PROTOCOL).
+        /// not lost.
         token: FencingToken,
         /// How it was lost.
         loss: Loss,

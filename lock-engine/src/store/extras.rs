@@ -34,8 +34,8 @@ pub struct StoreExtras<'a> {
     pub batch_renew: Option<&'a dyn BatchRenewStore>,
     /// The store acquires and releases many leases in one call. Without it each is a call.
     pub batch: Option<&'a dyn BatchStore>,
-    /// The store is reached over connections. Without it every call is made at once, without a
-    /// bound on their number.
+    /// The store is reached over connections, of which there are few: for drivers with a pool.
+    /// Without it every call is made at once, without a bound on their number.
     pub remote: Option<&'a dyn RemoteStore>,
     /// The store inspects and removes locks for operators.
     ///

@@ -50,8 +50,7 @@ pub use self::style::{AcquireOp, Write, WriteOp, Written};
 /// # Contract
 /// A store has **no loops, no timers, no tasks** except those of its driver's connections. The
 /// engine does the waiting, renewal, loss detection, retries and clean-up. Each method is one
-/// atomic step at the store, and the steps of one key have a single order. The rules that are cited
-/// as R8 or R12 are those of distlock-mongo's PROTOCOL.
+/// atomic step at the store, and the steps of one key have a single order.
 ///
 /// ## Time
 /// * Only the store's own clock decides whether a lease has expired ([C2]). No method receives a
@@ -80,6 +79,11 @@ pub use self::style::{AcquireOp, Write, WriteOp, Written};
 ///   before: across release, expiry, force-release, restart and removal of the record ([C5]). A
 ///   repeated `try_acquire` of a claim that holds the lease returns the token of the first grant
 ///   ([C6], [C10]).
+/// * Tokens start above 0, and stay below 2^53 for as long as the store may live. Readers that turn
+///   numbers into doubles then compare them exactly. A counter per key starts at 1. A clock that
+///   counts, and a floor, leave room for the largest block, of 16,777,216 tokens. A store that
+///   cannot keep them below says so to its users. None is above `i64::MAX`: a
+///   [`Record`](crate::record::Record) that contains such a token is refused when it is read.
 ///
 /// ## Errors
 /// * Contention is an answer, not an error.
@@ -131,7 +135,7 @@ pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
     /// with an error.
     ///
     /// An attempt that the server begins after its `timeout` does nothing, if the store can ensure
-    /// that (R31). Otherwise a frozen server makes a lease without an owner when it continues.
+    /// that. Otherwise a frozen server makes a lease without an owner when it continues.
     ///
     /// # Errors
     /// See the trait's *Errors*.
@@ -171,8 +175,8 @@ pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
     ///
     /// With `hold_at_least` the key stays closed to all claims until the lease's start + that
     /// duration by the store's clock ([C25]). The engine sends it only if the store declares
-    /// [`minimum_hold`](StoreCapabilities::minimum_hold). During that time nothing is granted
-    /// (R13); afterwards the waiters continue by polling.
+    /// [`minimum_hold`](StoreCapabilities::minimum_hold). During that time nothing is granted, not
+    /// even to waiters; afterwards they continue by polling.
     ///
     /// # Errors
     /// See the trait's *Errors*.

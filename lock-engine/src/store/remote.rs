@@ -14,6 +14,17 @@ pub type Connecting<'a> = Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
 
 /// A store that is reached over connections. It is a [`LeaseStore`](super::LeaseStore) that returns
 /// itself as [`StoreExtras::remote`](super::StoreExtras::remote).
+///
+/// All methods have defaults, with which a store works. They are for drivers with a pool:
+///
+/// | the driver | implement |
+/// |---|---|
+/// | has a bounded number of connections, and lets calls wait for one | [`lanes`](Self::lanes), so that renewals do not wait behind acquisitions |
+/// | connects with the first request, or has to find its server | [`ensure_connected`](Self::ensure_connected), so that a failed attempt is no unknown outcome |
+/// | knows why no answer comes, and says so only when a call has ended | [`why_unanswered`](Self::why_unanswered) |
+/// | opens something for each provider, such as a stream | [`close`](Self::close) |
+///
+/// A store in this process, over a file, or over one connection needs none of them.
 #[async_trait]
 pub trait RemoteStore: Send + Sync {
     /// Returns the lanes, which bound how many calls the store takes at once. The engine holds back

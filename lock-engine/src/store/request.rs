@@ -17,18 +17,22 @@ pub struct Attempt {
     pub claim: Claim,
     /// How long the lease lasts without a renewal; whole milliseconds, at least one.
     pub ttl: Duration,
-    /// The lease's safety margin: the store's clocks differ by less (rule R4 of distlock-mongo's
-    /// PROTOCOL). Defaults to the ttl, which is above every margin.
+    /// The lease's safety margin. The guard counts its lease as lost this much before the store's
+    /// expiry. So steps of the store's clock must stay below it, and so must the difference between
+    /// the clocks of servers that succeed each other. Most stores need not read it. One that bounds
+    /// a request by a time of the server's clock adds it, because the server that carries the
+    /// request out may have another clock. Defaults to the ttl, which is above every margin.
     pub margin: Duration,
     /// The number of tokens of the grant, exactly; 1 unless the store declares
     /// [`token_blocks`](super::StoreCapabilities::token_blocks). The engine requests up to
     /// 16,777,216 at once, so tokens need 64 bits: a counter of 32 bits overflows after 127 grants.
     pub tokens: NonZeroU32,
     /// The ticket to queue with if the key is busy. `None` if the caller does not wait, or the
-    /// store is no [`QueueStore`](super::QueueStore).
+    /// store is no [`QueueStore`](super::QueueStore). A ticket that the claim has then stays as it
+    /// is.
     pub ticket: Option<Ticket>,
-    /// How much later each further position in the queue may take a free lease. Defaults to
-    /// [`Attempt::TURN_WINDOW`].
+    /// How much later each further position in the queue may take a free lease. A ticket keeps it:
+    /// the answers to its refreshes count by it. Defaults to [`Attempt::TURN_WINDOW`].
     pub turn_window: Duration,
     /// The holder's owner and metadata, for people; to be stored with the lease.
     pub holder: Holder,
@@ -161,7 +165,8 @@ impl Renewal {
         Self { claim, subject: RenewalSubject::Lease { token, ttl }, timeout: DEFAULT_TIMEOUT }
     }
 
-    /// Creates a refresh of a ticket.
+    /// Creates a refresh of a ticket. It carries no turn window: the ticket has kept that of its
+    /// attempt.
     #[must_use]
     pub fn ticket(claim: Claim, ticket: Ticket) -> Self {
         Self { claim, subject: RenewalSubject::Ticket(ticket), timeout: DEFAULT_TIMEOUT }

@@ -50,7 +50,8 @@
 //! A report consists of `index.html` and, for each backend, a JSON and a JUnit XML file. The page
 //! needs no other file. It has a table of clauses and backends, timelines of the failures, and the
 //! durations of grants and hand-overs. It shows all backends whose JSON is in the directory, so
-//! several test binaries can share one. A later run replaces the backends that it examines.
+//! several test binaries can share one. A later run replaces the backends that it examines. What a
+//! profile declares to be [weaker](Profile::weaker) stands in all of them, and in the terminal.
 //!
 //! Under `cargo nextest` each check is a separate process. The processes of a run add to one
 //! report, `--minutes` applies to each check, and each check starts its fixture. The processes of

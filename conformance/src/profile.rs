@@ -5,6 +5,7 @@ use std::time::Duration;
 use distlock_api::{Capabilities, LockKey};
 
 use crate::arena::Hook;
+use crate::clause::Clause;
 use crate::need::Need;
 
 /// What a backend promises.
@@ -42,6 +43,7 @@ pub struct Profile {
     ttl: Duration,
     longest_key: usize,
     refused: Vec<(&'static str, &'static str)>,
+    weaker: Vec<(Clause, &'static str)>,
     expected_refusals: usize,
     variant: bool,
 }
@@ -65,6 +67,7 @@ impl Profile {
             ttl: Duration::from_secs(3),
             longest_key: LockKey::MAX_LEN,
             refused: Vec::new(),
+            weaker: Vec::new(),
             expected_refusals: 0,
             variant: false,
         }
@@ -179,6 +182,24 @@ impl Profile {
         self
     }
 
+    /// Declares that the backend keeps a clause in a weaker form only, and why. For what no check
+    /// can find, such as leases that a fail-over loses, and beside [`refuses`](Self::refuses) for
+    /// what a check finds. It is shown in every report, with the clause. The checks of the clause
+    /// run all the same.
+    ///
+    /// ```
+    /// use distlock_api::Capabilities;
+    /// use distlock_conformance::{Clause, Profile};
+    ///
+    /// let profile = Profile::new(Capabilities::default());
+    /// let profile = profile.weaker(Clause::C5, "a fail-over of the asynchronous replica loses the last grants");
+    /// # drop(profile);
+    /// ```
+    pub fn weaker(mut self, clause: Clause, why: &'static str) -> Self {
+        self.weaker.push((clause, why));
+        self
+    }
+
     /// Sets how many checks are refused by design: those named by [`refuses`](Self::refuses), and
     /// those that need what is not declared. Defaults to 0. If the number is wrong, the check
     /// `profile::refusals_as_declared` fails and prints the right one.
@@ -260,6 +281,11 @@ impl Profile {
     /// Returns why the check of this name does not apply to the backend, if the profile names it.
     pub(crate) fn reason_to_refuse(&self, check: &str) -> Option<&'static str> {
         self.refused.iter().find(|(refused, _)| *refused == check).map(|(_, reason)| *reason)
+    }
+
+    /// Returns the clauses that are kept in a weaker form only, and why.
+    pub(crate) fn weaker_clauses(&self) -> &[(Clause, &'static str)] {
+        &self.weaker
     }
 
     /// The checks that the profile names.

@@ -18,9 +18,11 @@ pub(super) fn document(backend: &Backend) -> String {
     let name = escape(&backend.name);
     let _ = writeln!(xml, r#"  <testsuite name="{name}" {totals} timestamp="{}">"#, moment(backend.started_unix_ms));
     let properties = [("level", backend.level.as_str()), ("seed", &backend.seed)];
+    let properties = properties.map(|(name, value)| (name.to_owned(), value));
+    let weaker = backend.weaker.iter().map(|weaker| (format!("weaker {}", weaker.clause), weaker.why.as_str()));
     xml.push_str("    <properties>\n");
-    for (name, value) in properties {
-        let _ = writeln!(xml, r#"      <property name="{name}" value="{}"/>"#, escape(value));
+    for (name, value) in properties.into_iter().chain(weaker) {
+        let _ = writeln!(xml, r#"      <property name="{}" value="{}"/>"#, escape(&name), escape(value));
     }
     xml.push_str("    </properties>\n");
     for check in &backend.checks {

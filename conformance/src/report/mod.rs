@@ -20,6 +20,7 @@ use crate::failure::Failure;
 use crate::figures::Figures;
 use crate::history::Call;
 use crate::level::{Level, Plan, Seed};
+use crate::profile::Profile;
 
 pub(crate) use directory::save;
 pub(crate) use measures::Measures;
@@ -39,8 +40,19 @@ pub(crate) struct Backend {
     pub(crate) started_unix_ms: u64,
     /// The time from the beginning of the run to the end of the last check.
     pub(crate) took_ms: f64,
+    /// What the profile declares to be weaker than the contract.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) weaker: Vec<Weaker>,
     /// In the order of their clauses.
     pub(crate) checks: Vec<Checked>,
+}
+
+/// A clause that a backend keeps in a weaker form only.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Weaker {
+    /// `C5_fencing`.
+    pub(crate) clause: String,
+    pub(crate) why: String,
 }
 
 /// The result of one check, which may have run several times.
@@ -192,8 +204,16 @@ impl Backend {
             seed: seed.to_string(),
             started_unix_ms: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
             took_ms: 0.0,
+            weaker: Vec::new(),
             checks: Vec::new(),
         }
+    }
+
+    /// Adds what the backend's profile declares to be weaker.
+    pub(crate) fn declared_by(mut self, profile: &Profile) -> Self {
+        let weaker = profile.weaker_clauses().iter();
+        self.weaker.extend(weaker.map(|(clause, why)| Weaker { clause: clause.to_string(), why: (*why).to_owned() }));
+        self
     }
 
     /// Adds a check that has just ended, `now` after the beginning of the run.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Backend, Checked, Failed, counts, place};
+use super::{Backend, Checked, Failed, Weaker, counts, place};
 
 /// How many of the last calls are shown if no particular calls show the failure.
 const LAST_CALLS: usize = 12;
@@ -29,7 +29,8 @@ pub(crate) fn explained(checked: &Checked, failed: &Failed) -> String {
     text
 }
 
-/// A table of clauses and backends, with the number of checks that passed, failed and were refused.
+/// A table of clauses and backends, with the number of checks that passed, failed and were refused,
+/// and what the backends declare to be weaker.
 pub(crate) struct Summary<'a>(pub(crate) &'a [Backend]);
 
 impl fmt::Display for Summary<'_> {
@@ -61,6 +62,11 @@ impl fmt::Display for Summary<'_> {
             f.write_str(line.trim_end())?;
             if number < last {
                 f.write_str("\n")?;
+            }
+        }
+        for backend in self.0 {
+            for Weaker { clause, why } in &backend.weaker {
+                write!(f, "\n{} keeps {clause} in a weaker form: {why}", backend.name)?;
             }
         }
         Ok(())

@@ -116,3 +116,28 @@ fn figures_are_in_the_report_and_on_the_page() {
         "{page}"
     );
 }
+
+#[test]
+fn a_weaker_clause_is_in_every_report() {
+    let why = "a fail-over loses <the last> grants";
+    let profile = Profile::new(distlock_api::Capabilities::default()).weaker(crate::clause::Clause::C5, why);
+    let backend = || Backend::new("mine", Level::Quick, "7".parse().unwrap());
+    let mut declared = backend().declared_by(&profile);
+    for name in ["C5_fencing::a", "C6_constant_token::a"] {
+        declared.add(checked(name, Result::Passed), Duration::from_millis(10));
+    }
+    let text = serde_json::to_string(&declared).unwrap();
+    assert!(text.contains(r#""weaker":[{"clause":"C5_fencing","why":"a fail-over"#), "{text}");
+    let read: Backend = serde_json::from_str(&text).unwrap();
+    assert_eq!(read.weaker, declared.weaker);
+    let page = html::page(std::slice::from_ref(&read));
+    let escaped = "a fail-over loses &lt;the last&gt; grants";
+    assert!(page.contains(&format!("<b>mine</b> keeps <b>C5_fencing</b> in a weaker form: {escaped}")), "{page}");
+    assert_eq!(page.matches("passed in a weaker form").count(), 1);
+    let junit = junit::document(&read);
+    assert!(junit.contains(&format!(r#"<property name="weaker C5_fencing" value="{escaped}"/>"#)), "{junit}");
+    let summary = Summary(&[read]).to_string();
+    assert!(summary.ends_with(&format!("\nmine keeps C5_fencing in a weaker form: {why}")), "{summary}");
+    // Without a declaration nothing is shown.
+    assert!(!serde_json::to_string(&backend()).unwrap().contains("weaker"));
+}

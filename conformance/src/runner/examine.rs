@@ -107,7 +107,8 @@ impl Report {
 pub async fn examine(fixture: impl Fixture, wanted: impl Fn(&Check) -> bool) -> Report {
     let plan = Plan { level: Level::Standard, seed: Seed::random(), time: Duration::ZERO };
     let stage = Stage::new(Arc::new(fixture));
-    let (started, mut backend) = (Instant::now(), Backend::new(stage.name(), plan.level, plan.seed));
+    let started = Instant::now();
+    let mut backend = Backend::new(stage.name(), plan.level, plan.seed).declared_by(stage.profile());
     let is_due = |check: &Check| check.level() <= plan.level && check.concerns(stage.profile()) && wanted(check);
     let checks = checks::all().into_iter().filter(is_due);
     let examined = checks.map(async |check| (check.name(), examined(check, &stage, plan).await));

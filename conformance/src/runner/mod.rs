@@ -155,7 +155,9 @@ struct Run {
 
 impl Run {
     fn new(stages: Vec<Arc<Stage>>, plan: Plan, at_once: usize) -> Self {
-        let found = stages.iter().map(|stage| Backend::new(stage.name(), plan.level, plan.seed)).collect();
+        let backend =
+            |stage: &Arc<Stage>| Backend::new(stage.name(), plan.level, plan.seed).declared_by(stage.profile());
+        let found = stages.iter().map(backend).collect();
         Self { stages, plan, started: Instant::now(), turns: Turns::new(at_once), found: Mutex::new(found) }
     }
 

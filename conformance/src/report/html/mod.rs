@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::text::{escape, moment, plain, time};
-use super::{Backend, Checked, Failed, Result, counts, place};
+use super::{Backend, Checked, Failed, Result, Weaker, counts, place};
 
 const STYLE: &str = include_str!("style.css");
 
@@ -50,6 +50,13 @@ fn overview(page: &mut String, backends: &[Backend]) {
         );
     }
     page.push_str("</tbody>\n</table>\n");
+    for backend in backends {
+        for Weaker { clause, why } in &backend.weaker {
+            let [name, clause, why] = [&backend.name, clause, why].map(|text| escape(text));
+            let _ =
+                writeln!(page, "<p class=\"weaker\"><b>{name}</b> keeps <b>{clause}</b> in a weaker form: {why}</p>");
+        }
+    }
 }
 
 fn failures(page: &mut String, backends: &[Backend]) {
@@ -148,8 +155,12 @@ fn result(backend: &Backend, name: &str) -> String {
         return "<td class=\"none\" title=\"did not run, or does not apply to this backend\"></td>".into();
     };
     let runs = if check.runs > 1 { format!(" × {}", check.runs) } else { String::new() };
+    let is_weaker = backend.weaker.iter().any(|weaker| weaker.clause == check.clause);
     match &check.result {
-        Result::Passed => format!("<td class=\"passed\">passed<small>{}{runs}</small></td>", time(check.took_ms)),
+        Result::Passed => {
+            let form = if is_weaker { " in a weaker form" } else { "" };
+            format!("<td class=\"passed\">passed{form}<small>{}{runs}</small></td>", time(check.took_ms))
+        }
         Result::Failed(_) => {
             let anchor = escape(&anchor(backend, check));
             format!(

@@ -84,6 +84,9 @@ pub enum Hook {
     /// Each request of a client reaches the server a tenth of a second late. So a call of more than
     /// one request takes longer, and is held between them.
     Lag,
+    /// The server carries requests out, and their replies are lost: their connections are closed
+    /// instead. It may be limited to requests that change a record.
+    LoseReplies,
 }
 
 /// One kind of fault of an [`Arena`]. It keeps its own state between its beginning and its end.

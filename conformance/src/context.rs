@@ -168,6 +168,24 @@ impl Context {
         })
     }
 
+    /// Makes clients that do work once in the deployment for fault injection, and its hooks. The
+    /// clients are closed after the check.
+    #[track_caller]
+    pub(crate) fn hooked_once<const N: usize>(
+        &self,
+    ) -> impl Future<Output = Result<(Hooks, [Arc<dyn OnceProvider>; N]), Failure>> {
+        located_at_caller(async move {
+            let arena = self.stage.arena().await?;
+            let address = arena.address();
+            let mut clients = Vec::new();
+            for _ in 0..N {
+                clients.push(self.stage.fixture().once_at(&address).await?);
+            }
+            self.once_clients.lock().expect("not poisoned").extend(clients.iter().cloned());
+            Ok((Hooks(arena), as_many(clients)?))
+        })
+    }
+
     /// Starts a child process that is a client.
     #[track_caller]
     pub(crate) fn child(&self, clock: Clock) -> impl Future<Output = Result<Child, Failure>> {

@@ -124,6 +124,17 @@ pub trait Fixture: Send + Sync + 'static {
         Err(format!("this fixture opens no bare store at {address:?}").into())
     }
 
+    /// Makes a client that does work once, of the state at an [`Arena::address`], as another
+    /// process would. All clients of an address share one state. Declared by
+    /// [`Profile::once`](crate::Profile::once) together with
+    /// [`Profile::hooks`](crate::Profile::hooks).
+    ///
+    /// # Errors
+    /// Any error. The default always returns one.
+    async fn once_at(&self, address: &str) -> Result<Arc<dyn OnceProvider>, FixtureError> {
+        Err(format!("this fixture makes no client that does work once at {address:?}").into())
+    }
+
     /// Starts a disposable deployment for fault injection. Called once for each check that needs
     /// one. The checks that use [hooks](crate::Hook) share one. Declared by
     /// [`Profile::arena`](crate::Profile::arena).

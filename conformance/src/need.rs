@@ -58,6 +58,8 @@ pub enum Need {
     Delay,
     /// Each request is a little late on demand: [`Hook::Lag`](crate::Hook::Lag).
     Lag,
+    /// Replies are lost on demand: [`Hook::LoseReplies`](crate::Hook::LoseReplies).
+    LoseReplies,
     /// The server crashes and starts again on demand: [`Hook::Restart`](crate::Hook::Restart).
     Restart,
     /// A key is blocked at the server on demand: [`Hook::Block`](crate::Hook::Block).
@@ -110,6 +112,7 @@ impl Need {
             Self::Stall => "the fixture has no hook that stalls the server",
             Self::Delay => "the fixture has no hook that delays requests",
             Self::Lag => "the fixture has no hook that makes the network slow",
+            Self::LoseReplies => "the fixture has no hook that loses replies",
             Self::Restart => "the fixture has no hook that restarts the server",
             Self::Block => "the fixture has no hook that blocks a key",
         }

@@ -220,21 +220,26 @@ const PAIRS: &[(Feature, Feature, Together)] = &[
     (Force, LockEvents, Checks(&["admin::events_report_what_happens"])),
     (Force, Purge, Checks(&["C5_fencing::across_purge"])),
     (Force, Once, Apart("a provider of runs has no administration; one that ended is interrupted, however it ended")),
-    (Force, LostReplies, Apart("an operator's call is not repeated")),
+    (Force, LostReplies, Checks(&["C10_lost_replies::store_repeats_after_force"])),
 
     (Owners, LockEvents, Checks(&["admin::events_report_release_by_owner"])),
     (Owners, Purge, Apart("a key that no claim uses has no owner")),
     (Owners, Once, Checks(&["O5_interrupted::an_interrupted_run_is_named", "O1_one_run::others_are_busy"])),
-    (Owners, LostReplies, Apart("a repeated attempt changes nothing of a lease but its expiry")),
+    (Owners, LostReplies, Checks(&["admin::store_lists_a_repeated_grant_once"])),
 
     (LockEvents, Purge, Apart("the purge of a key that no claim uses need not be reported")),
     (LockEvents, Once, Apart("a provider of runs has no administration")),
-    (LockEvents, LostReplies, Apart("the events are those of the store's steps, whether or not their replies arrive")),
+    (LockEvents, LostReplies, Checks(&["admin::events_report_repetitions_once"])),
 
     (Purge, Once, Checks(&["O10_forgotten::work_under_way_outlives_keep"])),
     (Purge, LostReplies, Apart("a record is purged long after its last request was repeated")),
 
-    (Once, LostReplies, Apart("the lost replies of O8 depend on the backend, which has checks of its own")),
+    (Once, LostReplies, Checks(&[
+        "O1_one_run::a_beginning_without_replies_blocks_nothing",
+        "O6_discarded::a_discard_without_replies_has_one_outcome",
+        "O8_truthful_completion::a_completion_without_replies_has_one_outcome",
+        "O8_truthful_completion::a_completion_that_was_left_has_one_outcome",
+    ])),
 ];
 
 /// The checks that examine a feature although they do not need it: those of the store alone, and
@@ -245,6 +250,7 @@ const ADAPTING: &[(&str, &[Feature])] = &[
     ("C10_lost_replies::hand_over", &[Queue, Push]),
     ("C10_lost_replies::several_keys", &[Batches]),
     ("C10_lost_replies::store_repeats_a_grant", &[TokenBlocks, LostReplies]),
+    ("C10_lost_replies::store_repeats_after_force", &[LostReplies]),
     ("C12_no_renewal::store_revives_nothing", &[TokenBlocks]),
     ("C14_isolation::store_answers_a_batch_of_attempts", &[Batches, Shared]),
     ("C14_isolation::store_answers_a_batch_of_releases", &[Batches, Shared]),
@@ -266,15 +272,21 @@ const ADAPTING: &[(&str, &[Feature])] = &[
     ("C5_fencing::store_tokens_grow_after_force", &[TokenBlocks]),
     ("C5_fencing::store_tokens_grow_over_modes", &[Permits, TokenBlocks]),
     ("O10_forgotten::work_under_way_outlives_keep", &[Purge]),
+    ("O1_one_run::a_beginning_without_replies_blocks_nothing", &[LostReplies]),
     ("O1_one_run::others_are_busy", &[Owners]),
     ("O5_interrupted::an_interrupted_run_is_named", &[Owners]),
+    ("O6_discarded::a_discard_without_replies_has_one_outcome", &[LostReplies]),
     ("O6_discarded::discarding_leaves_no_trace", &[MinimumHold]),
+    ("O8_truthful_completion::a_completion_that_was_left_has_one_outcome", &[LostReplies]),
+    ("O8_truthful_completion::a_completion_without_replies_has_one_outcome", &[LostReplies]),
     ("O9_bounded_wait::a_waiter_gets_the_outcome", &[Queue]),
     ("admin::events_report_batches", &[Batches]),
     ("admin::events_report_each_holder", &[Permits]),
+    ("admin::events_report_repetitions_once", &[LostReplies]),
     ("admin::events_report_what_happens", &[TokenBlocks]),
     ("admin::release_owner_among_others", &[Permits]),
     ("admin::store_batches_keep_each_owner", &[Batches, TokenBlocks, Owners]),
+    ("admin::store_lists_a_repeated_grant_once", &[LostReplies]),
     ("admin::store_shows_whom_a_release_has_granted", &[Owners]),
 ];
 

@@ -148,8 +148,9 @@ impl Profile {
     }
 
     /// Declares that [`Arena::hook`](crate::Arena::hook) has these hooks, and that
-    /// [`Fixture::store_at`](crate::Fixture::store_at) works. Requires [`arena`](Self::arena) and
-    /// [`store`](Self::store). Without a hook, the checks that need it are
+    /// [`Fixture::store_at`](crate::Fixture::store_at) works, and with [`once`](Self::once) also
+    /// [`Fixture::once_at`](crate::Fixture::once_at). Requires [`arena`](Self::arena) and
+    /// [`store`](Self::store), or [`once`](Self::once). Without a hook, the checks that need it are
     /// refused by design.
     pub fn hooks(mut self, hooks: impl IntoIterator<Item = Hook>) -> Self {
         self.hooks.extend(hooks);
@@ -250,6 +251,7 @@ impl Profile {
             Need::Stall => self.hooks.contains(&Hook::Stall),
             Need::Delay => self.hooks.contains(&Hook::Delay),
             Need::Lag => self.hooks.contains(&Hook::Lag),
+            Need::LoseReplies => self.hooks.contains(&Hook::LoseReplies),
             Need::Restart => self.hooks.contains(&Hook::Restart),
             Need::Block => self.hooks.contains(&Hook::Block),
         }

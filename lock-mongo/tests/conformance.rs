@@ -38,7 +38,7 @@ enum Style {
 }
 
 /// The faults of a cluster. MongoDB cannot block one record for all its clients.
-const HOOKS: [Hook; 5] = [Hook::Cut, Hook::Stall, Hook::Delay, Hook::Lag, Hook::Restart];
+const HOOKS: [Hook; 6] = [Hook::Cut, Hook::Stall, Hook::Delay, Hook::Lag, Hook::LoseReplies, Hook::Restart];
 const COLLECTION: &str = "locks";
 /// Some checks leave little of a ttl, by a large margin or a short time of a ticket.
 const MIN_TTL: Duration = Duration::from_millis(10);
@@ -174,13 +174,13 @@ impl Fixture for Mongo {
         let profile = if is_first { profile } else { profile.variant() };
         // Refused: a blocked record; without an arena, what damages one; without a change stream,
         // what needs it; and work that is done once.
-        let (profile, refused) = match (self.topology, self.access) {
-            (Topology::ReplicaSet, Access::Open) => (profile.lock_events().arena().hooks(HOOKS), 4),
+        let (profile, refused, of_once) = match (self.topology, self.access) {
+            (Topology::ReplicaSet, Access::Open) => (profile.lock_events().arena().hooks(HOOKS), 6, 24),
             // An arena has no access control.
-            (Topology::ReplicaSet, Access::Role) => (profile.lock_events(), 14),
-            (Topology::Standalone, _) => (profile, 30),
+            (Topology::ReplicaSet, Access::Role) => (profile.lock_events(), 19, 21),
+            (Topology::Standalone, _) => (profile, 36, 21),
         };
-        profile.expected_refusals(if self.style == Style::Upsert { refused } else { refused + 20 })
+        profile.expected_refusals(if self.style == Style::Upsert { refused } else { refused + of_once })
     }
 
     async fn start(&self) -> Result<(), FixtureError> {
@@ -250,6 +250,12 @@ impl Fixture for Mongo {
     async fn store_at(&self, address: &str) -> Result<Arc<dyn LeaseStore>, FixtureError> {
         let (database, uri) = address.split_once(' ').ok_or("no database in the address")?;
         Ok(Arc::new(self.style.store(&client(uri, "store").await?, database)?))
+    }
+
+    async fn once_at(&self, address: &str) -> Result<Arc<dyn OnceProvider>, FixtureError> {
+        let (database, uri) = address.split_once(' ').ok_or("no database in the address")?;
+        let once = MongoOnce::builder(client(uri, "once").await?.database(database)).collection(OUTCOMES).build()?;
+        Ok(Arc::new(once))
     }
 
     async fn stop(&self) {

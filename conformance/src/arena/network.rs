@@ -97,6 +97,14 @@ impl ProxyFaults {
         self.fault("lag", 3, NetworkFault::Delay { way: Way::ToServer, by: LAG })
     }
 
+    /// Returns the fault that loses each reply and closes its connection:
+    /// [`Hook::LoseReplies`](crate::Hook::LoseReplies).
+    #[must_use]
+    pub fn lost_replies(&self) -> Arc<dyn Fault> {
+        let containing = self.request.map(str::to_owned);
+        self.fault("lost-replies", 3, NetworkFault::Drop { way: Way::ToClient, times: u32::MAX, containing })
+    }
+
     /// Returns the fault that keeps connections open and passes nothing:
     /// [`Hook::Stall`](crate::Hook::Stall).
     #[must_use]

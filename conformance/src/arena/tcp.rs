@@ -30,7 +30,7 @@ const LOOK_LIMIT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(20);
 
 /// A server behind a [`FaultProxy`] as an [`Arena`]. It has the faults of the network, kills and
-/// stops, and the [hooks](Hook) that cut, stall, delay, lag and restart.
+/// stops, and the [hooks](Hook) that cut, stall, delay, lag, lose replies and restart.
 ///
 /// ```no_run
 /// use std::net::SocketAddr;
@@ -165,6 +165,7 @@ impl Arena for TcpArena {
             Hook::Stall => Some(self.network.black_hole()),
             Hook::Delay => Some(self.network.late_requests()),
             Hook::Lag => Some(self.network.lag()),
+            Hook::LoseReplies => Some(self.network.lost_replies()),
             Hook::Restart => Some(self.away(Away::Killed)),
             Hook::Block => self.block.as_ref().map(|block| block(key)),
         }

@@ -73,6 +73,7 @@ pub fn all() -> Vec<Check> {
         pairs::holders::CHECKS,
         pairs::events::CHECKS,
         pairs::purge::CHECKS,
+        pairs::lost_replies::CHECKS,
         store::lease::CHECKS,
         store::numbers::CHECKS,
         store::keys::CHECKS,
@@ -87,6 +88,7 @@ pub fn all() -> Vec<Check> {
         store::holders::CHECKS,
         store::record::CHECKS,
         once::CHECKS,
+        once::lost_replies::CHECKS,
         lead::CHECKS,
     ]
     .concat();

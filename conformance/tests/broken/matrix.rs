@@ -1653,6 +1653,27 @@ pub(crate) const CASES: &[Case] = &[
         &[("admin::store_batches_keep_each_owner", "has taken a key, which is shown as")],
     ),
     case(
+        "a_repeated_attempt_brings_back_what_was_taken",
+        "",
+        Clause::C10,
+        Broken::Pairs(Pairs::RepeatBringsBack),
+        &[("C10_lost_replies::store_repeats_after_force", "and the attempt was answered Granted")],
+    ),
+    case(
+        "a_repeated_attempt_is_listed_twice",
+        "",
+        Clause::Admin,
+        Broken::Pairs(Pairs::RepeatIsListedTwice),
+        &[("admin::store_lists_a_repeated_grant_once", "that has repeated its attempt is listed as")],
+    ),
+    case(
+        "a_repeated_attempt_is_reported_as_a_grant",
+        "",
+        Clause::Admin,
+        Broken::Pairs(Pairs::RepeatIsReportedAgain),
+        &[("admin::events_report_repetitions_once", "a release was reported as Granted")],
+    ),
+    case(
         "the_grants_of_a_batch_are_not_pushed",
         "",
         Clause::C16,
@@ -1799,6 +1820,20 @@ pub(crate) const CASES: &[Case] = &[
         ],
     ),
     case(
+        "a_beginning_without_reply_is_answered_busy",
+        "",
+        Clause::O1,
+        Broken::Once(Once::LostBeginningIsBusy),
+        &[("O1_one_run::a_beginning_without_replies_blocks_nothing", "were lost, and it was answered Busy")],
+    ),
+    case(
+        "a_beginning_without_reply_stays_under_way",
+        "",
+        Clause::O1,
+        Broken::Once(Once::LostBeginningStays),
+        &[("O1_one_run::a_beginning_without_replies_blocks_nothing", "the work was not begun: Busy")],
+    ),
+    case(
         "a_completion_remembers_nothing",
         "",
         Clause::O2,
@@ -1861,6 +1896,13 @@ pub(crate) const CASES: &[Case] = &[
         &[("O6_discarded::discarding_leaves_no_trace", "discarded work is")],
     ),
     case(
+        "a_discard_without_reply_is_reported_as_lost",
+        "",
+        Clause::O6,
+        Broken::Once(Once::LostDiscardIsLost),
+        &[("O6_discarded::a_discard_without_replies_has_one_outcome", "it was answered Some(Err(Lost")],
+    ),
+    case(
         "fingerprints_are_ignored",
         "",
         Clause::O7,
@@ -1880,6 +1922,20 @@ pub(crate) const CASES: &[Case] = &[
         Clause::O8,
         Broken::Once(Once::RejectedIsCompleted),
         &[("O8_truthful_completion::completion_tells_the_truth", "the outcome is not remembered")],
+    ),
+    case(
+        "a_completion_without_reply_is_reported_as_lost",
+        "",
+        Clause::O8,
+        Broken::Once(Once::LostCompletionIsLost),
+        &[("O8_truthful_completion::a_completion_without_replies_has_one_outcome", "repeated it is answered Err(Lost")],
+    ),
+    case(
+        "a_completion_that_was_left_is_reported_as_lost",
+        "",
+        Clause::O8,
+        Broken::Once(Once::LeftCompletionIsLost),
+        &[("O8_truthful_completion::a_completion_that_was_left_has_one_outcome", "repeated it is answered Err(Lost")],
     ),
     case(
         "a_wait_for_work_has_no_end",

@@ -96,6 +96,12 @@ pub(crate) enum Pairs {
     TurnIgnoresThePlace,
     /// An inspection shows more time than there is.
     InspectionOverstates,
+    /// A claim that repeats its attempt is granted what was taken from it by force.
+    RepeatBringsBack,
+    /// A claim that repeats its attempt is listed twice.
+    RepeatIsListedTwice,
+    /// A claim that repeats its attempt is reported as granted again.
+    RepeatIsReportedAgain,
     /// The counter of a key expires a second after its last lease.
     TokensExpire,
 }
@@ -115,6 +121,10 @@ struct Seen {
     /// When each claim was granted its lease, and for how long.
     granted: HashMap<AcquisitionId, (Instant, Duration)>,
     released: HashSet<AcquisitionId>,
+    /// The last grant of each claim.
+    grants: HashMap<AcquisitionId, Grant>,
+    /// The claims that were granted their lease more than once.
+    repeated: HashSet<AcquisitionId>,
     /// The last attempt of each claim.
     attempts: HashMap<AcquisitionId, Attempt>,
     tickets: HashSet<AcquisitionId>,
@@ -244,6 +254,9 @@ impl PairStore {
         let (id, key) = (attempt.claim.id(), attempt.claim.key());
         let mut seen = self.seen();
         seen.granted.entry(id.clone()).or_insert((Instant::now(), attempt.ttl));
+        if seen.grants.insert(id.clone(), grant.clone()).is_some() {
+            seen.repeated.insert(id.clone());
+        }
         match seen.forgotten.get_mut(key) {
             Some(last) => {
                 *last += 1;
@@ -301,9 +314,13 @@ impl LeaseStore for PairStore {
                 seen.tickets.insert(id.clone());
             }
         }
+        let known = self.seen().grants.get(id).filter(|_| self.broken == Pairs::RepeatBringsBack).cloned();
         Ok(match self.memory.try_acquire(&attempt).await? {
             Reply::Granted(grant) => Reply::Granted(self.granted(&attempt, grant)),
-            Reply::Busy(busy) => Reply::Busy(self.told(&attempt.claim, busy)),
+            Reply::Busy(busy) => match known {
+                Some(grant) => Reply::Granted(grant),
+                None => Reply::Busy(self.told(&attempt.claim, busy)),
+            },
             other => other,
         })
     }

@@ -20,7 +20,8 @@ fn main() -> ExitCode {
 }
 
 /// What [`arena::start`] can do to its server.
-const HOOKS: [Hook; 6] = [Hook::Cut, Hook::Stall, Hook::Delay, Hook::Lag, Hook::Restart, Hook::Block];
+const HOOKS: [Hook; 7] =
+    [Hook::Cut, Hook::Stall, Hook::Delay, Hook::Lag, Hook::LoseReplies, Hook::Restart, Hook::Block];
 
 /// A server, and a schema with a random name on it. Each client has connections of its own.
 #[derive(Default)]
@@ -65,7 +66,7 @@ impl Fixture for Postgres {
         let profile = Profile::new(promised).ttl(Duration::from_secs(3));
         let profile = profile.processes().admin().owners().lock_events().purge().store().disturbed();
         // Refused: shared locks, permits, and outcomes of work.
-        profile.arena().hooks(HOOKS).expected_refusals(77)
+        profile.arena().hooks(HOOKS).expected_refusals(81)
     }
 
     async fn start(&self) -> Result<(), FixtureError> {

@@ -101,6 +101,7 @@ impl Arena for ClusterArena {
             Hook::Stall => Some(self.cluster.proxy_faults().black_hole()),
             Hook::Delay => Some(self.cluster.proxy_faults().late_requests()),
             Hook::Lag => Some(self.cluster.proxy_faults().lag()),
+            Hook::LoseReplies => Some(self.cluster.proxy_faults().lost_replies()),
             Hook::Restart => Some(faults::crash(&self.cluster)),
             // MongoDB cannot block one record for all clients.
             _ => None,

@@ -4,6 +4,7 @@ pub(super) mod batch;
 pub(super) mod events;
 pub(super) mod hold;
 pub(super) mod holders;
+pub(super) mod lost_replies;
 pub(super) mod purge;
 pub(super) mod queue;
 

@@ -8,7 +8,7 @@ use distlock_api::{
 };
 use distlock_engine::LeaseStore;
 use distlock_engine::store::Attempt;
-use futures_util::StreamExt;
+use futures_util::{StreamExt, stream};
 
 use super::{PairStore, Pairs};
 
@@ -25,6 +25,10 @@ impl PairStore {
             self.memory.try_acquire(&attempt).await?;
         }
         Ok(())
+    }
+
+    fn is_reported_again(&self, id: &AcquisitionId) -> bool {
+        self.broken == Pairs::RepeatIsReportedAgain && self.seen().repeated.contains(id)
     }
 
     /// Returns an event as it is reported.
@@ -79,13 +83,28 @@ impl LockAdmin for PairStore {
     }
 
     async fn page(&self, filter: &LockFilter, after: Option<&LockKey>, limit: NonZeroUsize) -> Result<Vec<LockInfo>> {
-        self.sound().page(filter, after, limit).await
+        let mut page = self.sound().page(filter, after, limit).await?;
+        if self.broken == Pairs::RepeatIsListedTwice {
+            let seen = self.seen();
+            let is_repeated = |info: &&LockInfo| info.id.as_ref().is_some_and(|id| seen.repeated.contains(id));
+            let again: Vec<LockInfo> = page.iter().filter(is_repeated).cloned().collect();
+            page.extend(again);
+        }
+        Ok(page)
     }
 
     async fn watch(&self) -> Result<LockEvents> {
         let store = self.clone();
         let events = self.sound().watch().await?;
-        Ok(events.map(move |event| event.map(|event| store.reported(event))).boxed())
+        let reported = move |event: Result<LockEvent>| {
+            let event = event.map(|event| store.reported(event));
+            let again = match &event {
+                Ok(granted @ LockEvent::Granted { id, .. }) if store.is_reported_again(id) => Some(Ok(granted.clone())),
+                _ => None,
+            };
+            stream::iter([event].into_iter().chain(again))
+        };
+        Ok(events.flat_map(reported).boxed())
     }
 
     async fn release_matching(&self, filter: &LockFilter, reason: &str) -> Result<u64> {

@@ -314,6 +314,30 @@ impl BareStore {
         })
     }
 
+    /// Withdraws any number of claims, in batches of the store's size.
+    #[track_caller]
+    pub(crate) fn withdraw_all(
+        &self,
+        claims: &[Claim],
+        timeout: Duration,
+    ) -> impl Future<Output = Result<Vec<distlock_api::Result<()>>, Failure>> {
+        located_at_caller(async move {
+            let mut answers = Vec::new();
+            let Some(store) = self.store.extras().batch else {
+                for claim in claims {
+                    let withdrawing = self.store.withdraw(claim, timeout);
+                    answers.push(within(LIVENESS, "a withdrawal to return", withdrawing).await?);
+                }
+                return Ok(answers);
+            };
+            for batch in claims.chunks(store.acquire_batch().get()) {
+                let withdrawing = store.withdraw_many(batch, timeout);
+                answers.extend(within(LIVENESS, "a batch to return", withdrawing).await?);
+            }
+            Ok(answers)
+        })
+    }
+
     /// Returns the number of waiters, if the store reports it.
     #[track_caller]
     pub(crate) fn waiters(&self, claim: &Claim) -> impl Future<Output = Result<Option<u32>, Failure>> {

@@ -114,7 +114,9 @@ const PAIRS: &[(Feature, Feature, Together)] = &[
         "C29_expiry_of_each::cut_off_reader", "C29_expiry_of_each::end_of_one_leaves_the_others",
     ])),
     (Expiry, Permits, Checks(&["C29_expiry_of_each::store_expires_permits_of_each"])),
-    (Expiry, Batches, Checks(&["C14_isolation::store_batches_know_each_end"])),
+    (Expiry, Batches, Checks(&[
+        "C14_isolation::store_batches_know_each_end", "C14_isolation::store_withdraws_beside_an_ended_one",
+    ])),
     (Expiry, TokenBlocks, Checks(&["C5_fencing::store_tokens_grow", "C12_no_renewal::store_revives_nothing"])),
     (Expiry, Force, Checks(&["admin::store_hides_the_expired", "C14_isolation::store_batches_know_each_end"])),
     (Expiry, Owners, Checks(&["admin::store_hides_the_expired", "admin::list_forgets_the_expired"])),
@@ -133,7 +135,10 @@ const PAIRS: &[(Feature, Feature, Together)] = &[
         "C25_minimum_hold::store_keeps_a_reader", "C25_minimum_hold::early_release_of_a_reader",
     ])),
     (MinimumHold, Permits, Checks(&["C25_minimum_hold::store_keeps_permits"])),
-    (MinimumHold, Batches, Checks(&["C25_minimum_hold::store_keeps_closed_what_a_batch_releases"])),
+    (MinimumHold, Batches, Checks(&[
+        "C25_minimum_hold::store_keeps_closed_what_a_batch_releases",
+        "C14_isolation::store_attempts_beside_a_refused_one",
+    ])),
     (MinimumHold, TokenBlocks, Apart("the hold concerns the time of the release, the tokens are those of the grant")),
     (MinimumHold, Force, Checks(&["C25_minimum_hold::force_release_opens_it"])),
     (MinimumHold, Owners, Apart("what a list shows of a key that only its minimum hold keeps closed is not promised")),
@@ -152,6 +157,8 @@ const PAIRS: &[(Feature, Feature, Together)] = &[
     ])),
     (Queue, Batches, Checks(&[
         "C15_fairness::store_releases_a_batch_to_its_waiters", "C15_fairness::store_batches_do_not_barge",
+        "C14_isolation::store_attempts_beside_a_refused_one", "C14_isolation::store_renews_beside_an_ended_one",
+        "C14_isolation::store_withdraws_beside_an_ended_one",
     ])),
     (Queue, TokenBlocks, Checks(&["C15_fairness::store_hands_over_what_was_requested"])),
     (Queue, Force, Checks(&["C22_force_release::store_force_keeps_the_queue"])),
@@ -175,7 +182,7 @@ const PAIRS: &[(Feature, Feature, Together)] = &[
     (Shared, Permits, Checks(&["C27_permits::beside_no_other_mode"])),
     (Shared, Batches, Checks(&[
         "C14_isolation::store_answers_batches_of_all_modes", "C14_isolation::store_answers_a_batch_of_attempts",
-        "C14_isolation::store_answers_a_batch_of_releases",
+        "C14_isolation::store_answers_a_batch_of_releases", "C14_isolation::store_attempts_beside_a_refused_one",
     ])),
     (Shared, TokenBlocks, Checks(&["C5_fencing::store_tokens_grow_over_modes"])),
     (Shared, Force, Checks(&[
@@ -190,7 +197,9 @@ const PAIRS: &[(Feature, Feature, Together)] = &[
         "C10_lost_replies::shared_acquisition", "C10_lost_replies::shared_release",
     ])),
 
-    (Permits, Batches, Checks(&["C14_isolation::store_answers_batches_of_all_modes"])),
+    (Permits, Batches, Checks(&[
+        "C14_isolation::store_answers_batches_of_all_modes", "C14_isolation::store_attempts_beside_a_refused_one",
+    ])),
     (Permits, TokenBlocks, Checks(&["C5_fencing::store_tokens_grow_over_modes"])),
     (Permits, Force, Checks(&["C22_force_release::store_force_frees_permits"])),
     (Permits, Owners, Checks(&["admin::release_owner_among_others"])),
@@ -255,7 +264,10 @@ const ADAPTING: &[(&str, &[Feature])] = &[
     ("C14_isolation::store_answers_a_batch_of_attempts", &[Batches, Shared]),
     ("C14_isolation::store_answers_a_batch_of_releases", &[Batches, Shared]),
     ("C14_isolation::store_answers_batches_of_all_modes", &[Batches, Permits]),
+    ("C14_isolation::store_attempts_beside_a_refused_one", &[Batches, Queue, Shared, Permits, MinimumHold]),
     ("C14_isolation::store_batches_know_each_end", &[Batches, Force]),
+    ("C14_isolation::store_renews_beside_an_ended_one", &[Batches]),
+    ("C14_isolation::store_withdraws_beside_an_ended_one", &[Batches, Expiry]),
     ("C15_fairness::store_batches_do_not_barge", &[Batches]),
     ("C15_fairness::store_hands_over_what_was_requested", &[TokenBlocks]),
     ("C15_fairness::store_releases_a_batch_to_its_waiters", &[Batches]),

@@ -51,7 +51,7 @@ fn direct() -> Profile {
     promised.permits = true;
     // Refused: what needs a lease store, expiry, other processes, separate clients, faults,
     // purging, a deployment, or outcomes of work.
-    Profile::new(promised).admin().owners().lock_events().one_provider().expected_refusals(190)
+    Profile::new(promised).admin().owners().lock_events().one_provider().expected_refusals(203)
 }
 
 fn clones<P: LockProvider + Clone>(provider: P, count: usize) -> Vec<Client> {
@@ -66,7 +66,7 @@ impl Fixture for Direct {
 
     fn profile(&self) -> Profile {
         // Work of holders that vanish needs expiry, too.
-        direct().once().expected_refusals(174)
+        direct().once().expected_refusals(186)
     }
 
     async fn clients(&self, count: usize) -> Result<Vec<Client>, FixtureError> {
@@ -122,7 +122,7 @@ impl Fixture for Engine {
         let profile = Profile::new(promised).once().admin().owners().lock_events().purge().disturbed().store();
         // Many times what a request takes: a lease outlives the longest stall of a slow store.
         let ttl = Duration::from_secs(if self.slowness == Some(Slowness::Stalls) { 6 } else { 3 });
-        let profile = profile.ttl(ttl).expected_refusals(24);
+        let profile = profile.ttl(ttl).expected_refusals(29);
         if self.slowness.is_some() { profile.variant() } else { profile }
     }
 

@@ -18,7 +18,6 @@ use distlock_engine::store::{
 };
 use distlock_memory::MemoryStore;
 use futures_util::StreamExt;
-use futures_util::future::join_all;
 use tokio::time::sleep;
 
 use crate::promised;
@@ -71,6 +70,20 @@ pub(crate) enum Bare {
     ABatchFreesTheKey,
     /// A release in a batch forgets who waits.
     ABatchForgetsWaiters,
+    /// The attempts of a batch behind a refused one are not made, and answered like it.
+    RefusedAttemptStopsTheBatch,
+    /// The answers of a batch of attempts move up by one behind a refused one.
+    RefusedAttemptShiftsTheAnswers,
+    /// An attempt of a batch that a full queue refuses leaves a ticket.
+    RefusedAttemptLeavesATicket,
+    /// A batch of renewals refreshes no tickets.
+    BatchRefreshesNothing,
+    /// A batch of withdrawals ends at the first claim that has nothing.
+    WithdrawalsStop,
+    /// A batch of withdrawals leaves tickets.
+    WithdrawalsLeaveTickets,
+    /// A batch of withdrawals frees the keys, also those of other holders.
+    WithdrawalsFreeTheKeys,
     /// Keys that differ only in case are one.
     FoldsCase,
     /// The dotless and the dotted i are one.
@@ -87,6 +100,8 @@ pub(crate) enum Bare {
     UnboundedQueue,
     /// A waiter that repeats its attempt goes to the end of the queue.
     RepeatLosesThePlace,
+    /// A waiter that makes an attempt without a ticket loses the one that it has.
+    MereAttemptLosesThePlace,
     /// A waiter that refreshes its ticket goes to the end of the queue.
     RefreshLosesThePlace,
     /// A refresh adds the ticket that is missing.
@@ -170,6 +185,12 @@ impl Bare {
                 | Self::ReleasesBackwards
                 | Self::ABatchFreesTheKey
                 | Self::ABatchForgetsWaiters
+                | Self::RefusedAttemptStopsTheBatch
+                | Self::RefusedAttemptShiftsTheAnswers
+                | Self::RefusedAttemptLeavesATicket
+                | Self::WithdrawalsStop
+                | Self::WithdrawalsLeaveTickets
+                | Self::WithdrawalsFreeTheKeys
         )
     }
 
@@ -260,6 +281,9 @@ impl BareStore {
             }
             Bare::BlocksOverlap => attempt.tokens = NonZeroU32::MIN,
             Bare::RepeatLosesThePlace if !self.holds(&attempt.claim) => {
+                self.memory.withdraw(&attempt.claim, BETWEEN).await?;
+            }
+            Bare::MereAttemptLosesThePlace if attempt.ticket.is_none() && !self.holds(&attempt.claim) => {
                 self.memory.withdraw(&attempt.claim, BETWEEN).await?;
             }
             _ => {}
@@ -484,6 +508,13 @@ impl BatchRenewStore for BareStore {
                 let answered = standings.iter().position(is_gone).map_or(standings.len(), |at| at + 1);
                 standings.truncate(answered);
             }
+            Bare::BatchRefreshesNothing => {
+                for (standing, renewal) in standings.iter_mut().zip(renewals) {
+                    if matches!(renewal.subject, RenewalSubject::Ticket(_)) {
+                        *standing = Ok(Standing::Gone(Loss::Gone));
+                    }
+                }
+            }
             _ => {}
         }
         standings
@@ -498,11 +529,27 @@ impl BatchStore for BareStore {
 
     async fn try_acquire_many(&self, attempts: &[Attempt]) -> Vec<Result<Reply>> {
         let mut replies = Vec::new();
-        for attempt in attempts {
-            replies.push(self.try_acquire(attempt).await);
-        }
         let is_busy = |reply: &Result<Reply>| matches!(reply, Ok(Reply::Busy(_)));
+        for attempt in attempts {
+            if self.broken == Bare::RefusedAttemptStopsTheBatch && replies.iter().any(is_busy) {
+                replies.push(Ok(Reply::Busy(BusyReply::new())));
+                continue;
+            }
+            let reply = self.try_acquire(attempt).await;
+            let is_full = matches!(&reply, Ok(Reply::Busy(busy)) if busy.standing == QueueStanding::Full);
+            if is_full && self.broken == Bare::RefusedAttemptLeavesATicket {
+                let mut again = attempt.clone();
+                again.ticket = again.ticket.map(|ticket| Ticket::new(ticket.ttl, ticket.claim_ttl, u32::MAX));
+                let _ = self.try_acquire(&again).await;
+            }
+            replies.push(reply);
+        }
         match self.broken {
+            Bare::RefusedAttemptShiftsTheAnswers => {
+                if let Some(refused) = replies.iter().position(is_busy) {
+                    replies[refused..].rotate_left(1);
+                }
+            }
             Bare::AttemptsBackwards => replies.reverse(),
             Bare::OneBusyRefusesAll if replies.iter().any(is_busy) => {
                 replies.iter_mut().for_each(|reply| *reply = Ok(Reply::Busy(BusyReply::new())));
@@ -534,7 +581,22 @@ impl BatchStore for BareStore {
     }
 
     async fn withdraw_many(&self, claims: &[Claim], timeout: Duration) -> Vec<Result<()>> {
-        join_all(claims.iter().map(|claim| self.withdraw(claim, timeout))).await
+        let waits = |claim: &Claim| self.memory.waiting(claim.key()).contains(claim.id());
+        let withdrawn =
+            claims.iter().take_while(|claim| self.broken != Bare::WithdrawalsStop || self.holds(claim) || waits(claim));
+        let withdrawn: Vec<_> = withdrawn.collect();
+        for claim in &withdrawn {
+            if self.broken == Bare::WithdrawalsLeaveTickets && waits(claim) {
+                continue;
+            }
+            if self.broken == Bare::WithdrawalsFreeTheKeys {
+                self.memory.force_release(claim.key());
+            }
+            if let Err(error) = self.withdraw(claim, timeout).await {
+                return claims.iter().map(|_| Err(error.clone())).collect();
+            }
+        }
+        claims.iter().map(|_| Ok(())).collect()
     }
 }
 

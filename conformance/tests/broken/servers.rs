@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::future::Future;
+use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,13 +15,14 @@ use distlock_api::{
 use distlock_conformance::{Arena, Client, DisturbedStore, Fault, Fixture, FixtureError, Hook, Profile, Slowness};
 use distlock_engine::LeaseStore;
 use distlock_engine::store::{
-    Attempt, Claim, EventStore, EventStream, QueueStore, Release, Renewal, RenewalSubject, Reply, Standing,
-    StoreCapabilities, StoreExtras, Watch,
+    Attempt, BatchRenewStore, BatchStore, Claim, EventStore, EventStream, QueueStore, Release, Renewal, RenewalSubject,
+    Reply, Standing, StoreCapabilities, StoreExtras, Watch,
 };
 use distlock_memory::MemoryStore;
 use futures_util::StreamExt;
+use futures_util::future::join_all;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::promised;
 
@@ -71,6 +73,10 @@ pub(crate) enum Server {
     ReleasesInTwoRequests,
     /// The clock is read in one request, and a renewal judged by it in another.
     ClockIsARequest,
+    /// A batch of renewals waits for all of its records.
+    RenewalsWaitForEachOther,
+    /// A batch of attempts waits for all of its records.
+    AttemptsWaitForEachOther,
 }
 
 /// A server, simulated in this process.
@@ -324,11 +330,72 @@ impl LeaseStore for Connection {
 
     fn extras(&self) -> StoreExtras<'_> {
         let mut extras = self.0.memory.extras();
-        (extras.batch_renew, extras.remote) = (None, None);
+        // A slow one would answer a batch when the time of a blocked request has ended.
+        let has_batches = self.0.broken != Server::Slow;
+        extras.remote = None;
+        extras.batch_renew = has_batches.then_some(self as &dyn BatchRenewStore);
+        extras.batch = has_batches.then_some(self as &dyn BatchStore);
         extras.admin = Some(self);
         extras.queue = Some(self);
         extras.events = Some(self);
         extras
+    }
+}
+
+impl Connection {
+    /// Waits for the records of a batch, as a transaction that locks all of them. Returns the error
+    /// of all its requests if that takes longer than `bound`.
+    async fn locked<'a>(&self, keys: impl Iterator<Item = &'a LockKey> + Send, bound: Duration) -> Result<()> {
+        let keys: Vec<LockKey> = keys.cloned().collect();
+        let waiting = async {
+            for key in &keys {
+                self.0.until_served(key).await;
+            }
+        };
+        timeout(bound, waiting).await.map_err(|_| LockError::timeout(Phase::Request, "no answer").outcome_unknown())
+    }
+}
+
+/// Returns the same error for each request of a batch.
+fn all_failed<T>(requests: usize, error: &LockError) -> Vec<Result<T>> {
+    (0..requests).map(|_| Err(error.clone())).collect()
+}
+
+#[async_trait]
+impl BatchRenewStore for Connection {
+    async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
+        let bound = renewals.iter().map(|renewal| renewal.timeout).min().unwrap_or_default();
+        if self.0.broken == Server::RenewalsWaitForEachOther
+            && let Err(error) = self.locked(renewals.iter().map(|renewal| renewal.claim.key()), bound).await
+        {
+            return all_failed(renewals.len(), &error);
+        }
+        join_all(renewals.iter().map(|renewal| self.renew(renewal))).await
+    }
+}
+
+#[async_trait]
+impl BatchStore for Connection {
+    fn acquire_batch(&self) -> NonZeroUsize {
+        NonZeroUsize::new(16).expect("not zero")
+    }
+
+    async fn try_acquire_many(&self, attempts: &[Attempt]) -> Vec<Result<Reply>> {
+        let bound = attempts.iter().map(|attempt| attempt.timeout).min().unwrap_or_default();
+        if self.0.broken == Server::AttemptsWaitForEachOther
+            && let Err(error) = self.locked(attempts.iter().map(|attempt| attempt.claim.key()), bound).await
+        {
+            return all_failed(attempts.len(), &error);
+        }
+        join_all(attempts.iter().map(|attempt| self.try_acquire(attempt))).await
+    }
+
+    async fn release_many(&self, releases: &[Release]) -> Vec<Result<ReleaseOutcome>> {
+        join_all(releases.iter().map(|release| self.release(release))).await
+    }
+
+    async fn withdraw_many(&self, claims: &[Claim], bound: Duration) -> Vec<Result<()>> {
+        join_all(claims.iter().map(|claim| self.withdraw(claim, bound))).await
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub(super) mod batch;
 pub(super) mod events;
+pub(super) mod failing;
 pub(super) mod hold;
 pub(super) mod holders;
 pub(super) mod lost_replies;

@@ -58,15 +58,15 @@ checks! {
 }
 
 /// The timeout of a request that will not be answered.
-const TIMEOUT: Duration = Duration::from_millis(500);
+pub(super) const TIMEOUT: Duration = Duration::from_millis(500);
 /// When such a request must have ended while the server stalls or blocks a key: before the usual
 /// timeouts of clients, the shortest of which are 5 s.
-const BOUND: Duration = Duration::from_millis(4500);
+pub(super) const BOUND: Duration = Duration::from_millis(4500);
 /// When it must have ended while connections are cut or the server restarts, which slows the whole
 /// machine down. Whether the store keeps the timeout of a request is checked by a stall.
 const SLOW_BOUND: Duration = SOON;
 /// How long requests in flight may take to arrive after a fault.
-const CALM: Duration = Duration::from_millis(500);
+pub(super) const CALM: Duration = Duration::from_millis(500);
 /// How long connections stay cut.
 const CUT: Duration = Duration::from_millis(400);
 const WORKERS: usize = 4;
@@ -75,7 +75,7 @@ const DROPPED: usize = 4;
 const DROP_AFTER: Duration = Duration::from_millis(100);
 
 /// What the outcome of a request reports about its claim, which must be true afterwards.
-enum Reported {
+pub(super) enum Reported {
     /// The claim holds the lease, or it does not.
     Holds(bool),
     /// The outcome is unknown.
@@ -84,7 +84,7 @@ enum Reported {
 
 /// Returns what an error reports about a claim; `held` is whether it held its lease before.
 #[track_caller]
-fn reported(error: &LockError, held: bool) -> Result<Reported, Failure> {
+pub(super) fn reported(error: &LockError, held: bool) -> Result<Reported, Failure> {
     match error.disposition() {
         Disposition::OutcomeUnknown => Ok(Reported::Unknown),
         Disposition::Retryable => Ok(Reported::Holds(held)),
@@ -113,7 +113,12 @@ fn is_held(store: &BareStore, key: &LockKey) -> impl Future<Output = Result<bool
 }
 
 #[track_caller]
-fn ensure_true(store: &BareStore, key: &LockKey, reported: &Reported, what: &str) -> impl Future<Output = Verdict> {
+pub(super) fn ensure_true(
+    store: &BareStore,
+    key: &LockKey,
+    reported: &Reported,
+    what: &str,
+) -> impl Future<Output = Verdict> {
     located_at_caller(async move {
         let Reported::Holds(should) = *reported else { return Ok(()) };
         let holds = is_held(store, key).await?;
@@ -283,7 +288,7 @@ async fn store_isolates_a_blocked_key(cx: Context) -> Verdict {
 
 /// Fails as a fault of the fixture: a hook without effect proves nothing.
 #[track_caller]
-fn ensure_hook(works: bool, message: &str) -> Verdict {
+pub(super) fn ensure_hook(works: bool, message: &str) -> Verdict {
     if works { Ok(()) } else { Err(Failure::of(FailureKind::Fixture, message)) }
 }
 

@@ -5,6 +5,7 @@
 
 pub(super) mod admin;
 pub(super) mod batch;
+pub(super) mod blocked;
 pub(super) mod holders;
 pub(super) mod hooks;
 pub(super) mod keys;

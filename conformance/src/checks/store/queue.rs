@@ -26,6 +26,10 @@ checks! {
     C15 store_refresh_adds_no_ticket [Store, Fair]
         "A refresh finds an existing ticket, and never adds one. A failure means that a waiter \
          that has left comes back into the queue.";
+    C15 store_keeps_the_ticket_of_a_mere_attempt [Store, Fair]
+        "An attempt without a ticket, by a claim that has one, has the place of that ticket, and \
+         leaves it there. A failure means that a waiter that looks once loses its place, or stands \
+         in the queue twice.";
     C15 store_drops_dead_tickets [Store, Fair]
         "A ticket that was not refreshed for its ttl delays no other waiter. A failure means that \
          dead waiters block the queue.";
@@ -164,6 +168,36 @@ async fn store_refresh_adds_no_ticket(cx: Context) -> Verdict {
     b.withdraw(&waiter).await?;
     b.ensure_gone(&refresh, "the ticket was withdrawn").await?;
     ensure_waiting(&a, &holder, 0, "the only ticket was withdrawn").await
+}
+
+async fn store_keeps_the_ticket_of_a_mere_attempt(cx: Context) -> Verdict {
+    let [a, b, c] = cx.stores().await?;
+    let key = cx.key();
+    let (holder, first, second) = (a.claim(&key), b.claim(&key), c.claim(&key));
+    a.take(&holder, LEASE).await?;
+    b.queued(&first, TICKET, 0).await?;
+    c.queued(&second, TICKET, 1).await?;
+    for (store, claim, ahead) in [(&b, &first, 0), (&c, &second, 1)] {
+        let standing = store.busy(&store.attempt(claim, LEASE), "another claim holds the key").await?.standing;
+        ensure!(
+            matches!(standing, QueueStanding::NotQueued) || standing == QueueStanding::Queued { ahead },
+            "an attempt without a ticket, by a claim that has one with {ahead} before it, was answered {standing:?}"
+        );
+    }
+    for (store, claim, ahead) in [(&b, &first, 0), (&c, &second, 1)] {
+        let standing = store.renew(&Renewal::ticket(claim.clone(), TICKET)).await?;
+        let is_there = matches!(&standing, Standing::Waiting(busy) if busy.standing == QueueStanding::Queued { ahead });
+        ensure!(
+            is_there,
+            "after an attempt without a ticket the refresh of one with {ahead} before it was answered {standing:?}"
+        );
+    }
+    ensure_waiting(&a, &holder, 2, "two claims wait, and have made further attempts").await?;
+    let outcome = a.release(&holder).await?;
+    ensure!(outcome.is_released(), "the release of a held lease returned {outcome:?}");
+    c.busy(&c.attempt(&second, LEASE), "a release has handed the lease to the waiter before").await?;
+    b.granted(&b.attempt(&first, LEASE), "a release has handed the lease to this waiter").await?;
+    ensure_waiting(&a, &holder, 1, "one of two waiters was granted the lease").await
 }
 
 async fn store_drops_dead_tickets(cx: Context) -> Verdict {

@@ -51,7 +51,7 @@ impl Fixture for Memory {
         promised.push = true;
         promised.shared = true;
         promised.permits = true;
-        let profile = Profile::new(promised).admin().owners().lock_events().one_provider().expected_refusals(190);
+        let profile = Profile::new(promised).admin().owners().lock_events().one_provider().expected_refusals(203);
         if matches!(self.name, "left" | "right") { profile.variant() } else { profile }
     }
 

@@ -26,7 +26,7 @@ impl Fixture for Mine {
     fn profile(&self) -> Profile {
         let mut promised = Capabilities::default();
         promised.expiry = true;
-        Profile::new(promised).store().disturbed().expected_refusals(180)
+        Profile::new(promised).store().disturbed().expected_refusals(192)
     }
 
     async fn clients(&self, count: usize) -> Result<Vec<Client>, FixtureError> {

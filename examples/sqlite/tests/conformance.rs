@@ -30,7 +30,7 @@ impl Fixture for Sqlite {
         (promised.shared, promised.permits) = (true, true);
         let profile = Profile::new(promised).ttl(Duration::from_secs(3)).processes().admin().store();
         // Refused: lists and owners, events, pushed hand-overs, purging, outcomes of work, arenas.
-        profile.disturbed().expected_refusals(66)
+        profile.disturbed().expected_refusals(74)
     }
 
     async fn start(&self) -> Result<(), FixtureError> {

@@ -27,7 +27,7 @@ pub trait OnceHandle: Send + Sync + 'static {
     fn valid_until(&self) -> Option<Instant>;
 
     /// Remembers the value and ends the lease in one step, if the lease is held at that moment. A
-    /// repeated call returns what has become of the first one.
+    /// repeated call returns what has become of the first one, also if that was dropped.
     async fn complete(&mut self, value: Arc<[u8]>) -> Result<(), NotCompleted>;
 
     /// Ends the lease and restores what was known before the work was begun, in one step, if the

@@ -15,7 +15,8 @@ use super::{Once, OnceOptions, OnceRecord};
 ///
 /// The fluent calls are in [`OnceProviderExt`](super::OnceProviderExt). See the
 /// [module](super) for what it is for. A provider keeps the clauses O1–O12 of the
-/// [`contract`](crate::contract#once).
+/// [`contract`](crate::contract#once). For authors of backends, section 16 of the tutorial in
+/// `distlock-conformance` walks through a small one.
 #[async_trait]
 pub trait OnceProvider: fmt::Debug + fmt::Display + Send + Sync + 'static {
     /// Begins the work of a key, or answers what is known of it. Waits for work that is under way

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use distlock_api::{FencingToken, HasFencingToken, LockKey, Loss, LostSignal};
+use distlock_api::{FencingToken, HasFencingToken, LockKey, Loss, LostSignal, Mode};
 
 use crate::gate::{Gate, Hold, Slot};
 
@@ -36,17 +36,19 @@ impl HeldLock {
         Self { slot: self.slot, further: Some(Arc::new(further)) }
     }
 
-    /// Returns the class of the layer that holds one of these keys at the provider of this gate.
-    pub(crate) fn class_with(&self, keys: &[LockKey], gate: &Gate) -> Option<Arc<str>> {
+    /// Returns those of the keys that the request holds in modes that exclude this one, each with
+    /// the gate of the layer that holds it.
+    pub(crate) fn excluding(&self, keys: &[LockKey], mode: Mode) -> Vec<(LockKey, Arc<Gate>)> {
+        let mut found = Vec::new();
         let mut next = Some(self);
         while let Some(held) = next {
-            let outer = held.slot.gate();
-            if held.grants().iter().any(|(key, _)| keys.contains(key)) && outer.shares_provider(gate) {
-                return Some(outer.class().clone());
+            if !mode.fits([held.slot.mode()]) {
+                let keys = held.grants().iter().map(|(key, _)| key).filter(|key| keys.contains(key));
+                found.extend(keys.map(|key| (key.clone(), held.slot.gate().clone())));
             }
             next = held.further.as_deref();
         }
-        None
+        found
     }
 
     /// Returns the key. Of several, the first.

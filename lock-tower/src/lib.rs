@@ -146,9 +146,19 @@
 //!
 //! # A request that waits for itself
 //! Locks are not re-entrant. A request that passes two layers with the same key would wait for
-//! itself. The inner layer recognizes that by the [`HeldLock`] of the request: it refuses the
-//! request as [`Reason::Misconfigured`] instead of waiting, and logs an error with the classes of
-//! both layers.
+//! itself. The inner layer recognizes that: it refuses the request as [`Reason::Misconfigured`]
+//! instead of waiting, and logs an error with the classes of both layers.
+//!
+//! Before it waits for a key that the request's [`HeldLock`] names, the inner layer queries both
+//! providers for the acquisition that [holds it](distlock_api::LockAdmin::inspect). If the answer
+//! is the same, so is the lock, whether or not there are clones, wrappers, or two providers of one
+//! database. The name of a provider does not matter. So layers over different stores may use the
+//! same keys: each waits for the holders of its own, at the price of the two queries.
+//!
+//! Where a provider has no administration, or a query fails, only clones of one layer recognize
+//! each other. Other requests wait as usual: 503 after [`wait_up_to`](LockLayer::wait_up_to). The
+//! same happens if the layers name one lock by different keys, such as `a/7` and `7` in the
+//! namespace `a`.
 //!
 //! **A handler must not acquire the lock of its own layer.** Nothing recognizes that, because a
 //! provider does not know for which request it is called. The acquisition waits until its own
@@ -294,7 +304,7 @@
 //    extractor for its keys.
 // 2. gate/admit.rs: `admit` asks the provider for an answer without a wait (`acquire_now`). If
 //    there is none, `acquire_later` waits: no longer than the caller's deadline, and counted
-//    among the waiters (gate/tally.rs).
+//    among the waiters (gate/tally.rs). gate/outside.rs finds out if it would wait for itself.
 // 3. http/future.rs: `admitted` puts `HeldLock` into the request and calls the inner service, or
 //    answers with the refusal (http/answer.rs).
 // 4. http/run.rs: the call runs under its `Hold` (gate/hold.rs), which sees losses, the maximum

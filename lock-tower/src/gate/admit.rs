@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use distlock_api::style::{Client, Counted, is_outage, record_error};
-use distlock_api::{AcquireOptions, Acquired, Busy, LockError, LockKey, LockProviderExt, Wait};
+use distlock_api::{AcquireOptions, Acquired, Busy, LockError, LockKey, LockProviderExt, Mode, Wait};
 use tokio::time::Instant;
 use tracing::{Instrument, Span};
 
@@ -27,13 +27,14 @@ pub(crate) enum Admission {
 /// If this is dropped before its [end](Self::end), it is counted as a request that went away.
 pub(super) struct Arrival {
     active: Active,
+    mode: Mode,
     /// The request in the share of its client.
     place: Option<Counted<Client>>,
     pub(super) span: Span,
 }
 
 impl Arrival {
-    fn new(gate: &Arc<Gate>, place: Option<Counted<Client>>) -> Self {
+    fn new(gate: &Arc<Gate>, claims: &mut Claims) -> Self {
         let span = tracing::info_span!(
             "distlock.request",
             lock.class = %gate.class,
@@ -43,7 +44,7 @@ impl Arrival {
             otel.status_code = tracing::field::Empty,
             error = tracing::field::Empty,
         );
-        Self { active: Active::new(gate), place, span }
+        Self { active: Active::new(gate), mode: claims.mode, place: claims.place.take(), span }
     }
 
     fn gate(&self) -> &Gate {
@@ -52,7 +53,7 @@ impl Arrival {
 
     /// Admits the request or refuses it.
     fn end(self, answer: Result<Guards, Refusal>, wait: Duration) -> Result<Admission, Refusal> {
-        let Self { active, place, span } = self;
+        let Self { active, mode, place, span } = self;
         span.record("lock.wait_ms", millis(wait));
         let answer = answer.and_then(|guards| {
             let gate = active.gate();
@@ -62,7 +63,7 @@ impl Arrival {
         match answer {
             Ok((guards, places)) => {
                 record::wait(&active.gate().class, "held", wait);
-                Ok(Admission::Held(Hold::new(Slot::new(active.hold(), guards, places, span))))
+                Ok(Admission::Held(Hold::new(Slot::new(active.hold(), guards, mode, places, span))))
             }
             Err(refusal) => refused(&active, &span, refusal, wait),
         }
@@ -130,14 +131,13 @@ impl Gate {
     /// than the caller's `deadline`. A dropped future leaves no waiter and no lock (C11).
     #[inline]
     pub(crate) fn admit(self: &Arc<Self>, mut claims: Claims, deadline: impl FnOnce() -> Option<Duration>) -> Answer {
-        let arrival = Arrival::new(self, claims.place.take());
+        let arrival = Arrival::new(self, &mut claims);
         let answer = arrival.span.in_scope(|| {
             tracing::debug!(lock.class = %self.class, lock.keys = ?claims.keys.as_slice(), lock.mode = %claims.mode, "acquiring");
             self.acquire_now(&claims)
         });
         match answer {
             Some(answer) => Answer::Now(arrival.end(answer, Duration::ZERO)),
-            None if claims.held_by.is_some() => Answer::Later(Self::acquire_later(arrival, claims, Wait::Try)),
             None => Answer::Later(Self::acquire_later(arrival, claims, self.config.wait(deadline()))),
         }
     }
@@ -151,6 +151,8 @@ impl Gate {
             match self.provider.acquire_now(key, &self.options(claims)) {
                 None => {}
                 Some(Ok(Acquired::Held(guard))) => return Some(Ok(Guards::One(guard))),
+                // Whether the request would wait for itself takes I/O.
+                Some(Ok(Acquired::Busy(_))) if !claims.outside.is_empty() => return None,
                 Some(answer) => return Some(self.judge(claims, self.config.options.wait(), answer.map(one))),
             }
         }
@@ -183,9 +185,15 @@ impl Gate {
                 let waiting = self.tally.waiters.enter(&claims.keys, self.config.limits);
                 let _waiting = waiting.ok_or_else(|| self.full(claims))?;
                 let _queued = record::Queued::enter(&self.class);
-                acquisition.await
+                self.unless_held_outside(claims, acquisition).await?
             }
         };
+        if wait == Wait::Try
+            && matches!(answer, Ok(Err(_)))
+            && let Some(refusal) = self.held_outside(claims).await
+        {
+            return Err(refusal);
+        }
         self.judge(claims, wait, answer)
     }
 

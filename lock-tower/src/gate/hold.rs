@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use distlock_api::style::{Client, Counted, contained, record_failure};
-use distlock_api::{AllGuard, FencingToken, LockGuard, LockKey, Loss, LostSignal};
+use distlock_api::{AllGuard, FencingToken, LockGuard, LockKey, Loss, LostSignal, Mode};
 use pin_project_lite::pin_project;
 use tokio::task::coop::{Unconstrained, unconstrained};
 use tokio::time::{Instant, Sleep, sleep_until};
@@ -184,6 +184,7 @@ impl<F: Future> Future for Guarded<F> {
 pub(crate) struct Slot {
     gate: Arc<Gate>,
     grants: Grants,
+    mode: Mode,
     since: Instant,
     deadline: Option<Instant>,
     span: Span,
@@ -206,10 +207,10 @@ enum State {
 impl Slot {
     /// Makes the slot of a request that the gate counts as a holder until its [end](Self::end).
     #[inline]
-    pub(super) fn new(gate: Arc<Gate>, guards: Guards, places: Places, span: Span) -> Arc<Self> {
+    pub(super) fn new(gate: Arc<Gate>, guards: Guards, mode: Mode, places: Places, span: Span) -> Arc<Self> {
         let (grants, since) = (Grants::of(&guards), Instant::now());
         let deadline = gate.config.max_hold.and_then(|max_hold| since.checked_add(max_hold));
-        Arc::new(Self { gate, grants, since, deadline, span, state: Mutex::new(State::Held(guards, places)) })
+        Arc::new(Self { gate, grants, mode, since, deadline, span, state: Mutex::new(State::Held(guards, places)) })
     }
 
     /// Whether a lost lock ends the hold.
@@ -217,8 +218,12 @@ impl Slot {
         self.gate.config.on_loss == OnLoss::Abort
     }
 
-    pub(crate) fn gate(&self) -> &Gate {
+    pub(crate) fn gate(&self) -> &Arc<Gate> {
         &self.gate
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        self.mode
     }
 
     pub(crate) fn grants(&self) -> &[(LockKey, FencingToken)] {

@@ -10,12 +10,14 @@
 //! | `config`, `record` | what can be set on a layer; metrics |
 //! | `shared` | the [`Gate`] as data, what a request claims, and the refusals |
 //! | `hold` | one hold: its guards, its end, a future under it |
+//! | `outside` | requests that would wait for themselves |
 //! | `admit` | one request on its way in |
 
 mod admit;
 mod config;
 mod flow;
 mod hold;
+mod outside;
 mod record;
 mod shared;
 mod tally;

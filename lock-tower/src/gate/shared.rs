@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use distlock_api::style::{Client, Counted};
-use distlock_api::{Busy, ErrorKind, LockError, LockProvider, Loss, Mode, Wait};
+use distlock_api::{Busy, ErrorKind, LockError, LockKey, LockProvider, Loss, Mode, Wait};
 
 use super::config::Config;
 use super::record;
@@ -18,16 +18,17 @@ use crate::refusal::{KeyRejection, Reason, Refusal};
 pub(crate) struct Claims {
     pub(crate) keys: KeySet,
     pub(crate) mode: Mode,
-    /// The class of a layer outside, under whose lock of one of these keys the request is served
-    /// already. To wait for that lock would be to wait for itself.
-    pub(crate) held_by: Option<Arc<str>>,
+    /// Those of the keys that layers outside hold for the request, in modes that exclude this one,
+    /// each with the gate of its layer. If a key is the same lock at this layer, the request would
+    /// wait for itself.
+    pub(crate) outside: Vec<(LockKey, Arc<Gate>)>,
     /// The request in the share of its client.
     pub(crate) place: Option<Counted<Client>>,
 }
 
 impl Claims {
     pub(crate) fn new(keys: KeySet, mode: Mode) -> Self {
-        Self { keys, mode, held_by: None, place: None }
+        Self { keys, mode, outside: Vec::new(), place: None }
     }
 
     /// Returns how many requests like this one can hold a key at the same time, as far as the wait
@@ -109,15 +110,6 @@ impl Gate {
         })
     }
 
-    /// Returns whether both take their locks from the same provider, as far as its name says.
-    pub(crate) fn shares_provider(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.provider, &other.provider) || self.provider.to_string() == other.provider.to_string()
-    }
-
-    pub(crate) fn class(&self) -> &Arc<str> {
-        &self.class
-    }
-
     /// The request has no valid key.
     pub(crate) fn rejected(&self, rejection: KeyRejection) -> Refusal {
         if rejection.is_misconfigured() {
@@ -130,21 +122,23 @@ impl Gate {
 
     /// The key was held until the wait was over.
     pub(super) fn stayed_locked(&self, claims: &Claims, wait: Wait, busy: Busy) -> Refusal {
-        if let Some(outer) = &claims.held_by {
-            tracing::error!(
-                lock.class = %self.class,
-                lock.outer_class = %outer,
-                "two lock layers of one route lock the same key, so the request would wait for itself: \
-                 remove one of them, or give them different keys"
-            );
-            return Refusal::new(Reason::Misconfigured);
-        }
         let reason = match (claims.mode, wait) {
             (Mode::Permits { .. }, _) => Reason::NoPermit,
             (_, Wait::Try) => Reason::Busy,
             _ => Reason::Timeout,
         };
         Refusal::new(reason).with_retry_after(Some(self.retry_after(claims, busy)))
+    }
+
+    /// The layer of another gate holds the lock for the same request.
+    pub(super) fn waits_for_itself(&self, outer: &Self) -> Refusal {
+        tracing::error!(
+            lock.class = %self.class,
+            lock.outer_class = %outer.class,
+            "two lock layers of one route lock the same key, so the request would wait for itself: \
+             remove one of them, or give them different keys"
+        );
+        Refusal::new(Reason::Misconfigured)
     }
 
     /// The provider answered with an error.

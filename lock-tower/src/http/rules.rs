@@ -4,8 +4,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use distlock_api::Mode;
 use distlock_api::style::Client;
-use distlock_api::{LockKey, Mode};
 use http::request::Parts;
 use http::{HeaderName, Method, Response};
 
@@ -99,13 +99,11 @@ impl Rules {
     /// Returns what a request claims, or refuses it because of its client.
     pub(super) fn claims(&self, keys: KeySet, parts: &Parts) -> Result<Claims, Refusal> {
         let mut claims = Claims::new(keys, self.modes.of(parts));
-        claims.held_by = self.held_by(claims.keys.as_slice(), parts);
+        if let Some(held) = parts.extensions.get::<HeldLock>() {
+            claims.outside = held.excluding(claims.keys.as_slice(), claims.mode);
+        }
         claims.place = self.client(parts).map(|client| self.gate.enter(client)).transpose()?;
         Ok(claims)
-    }
-
-    fn held_by(&self, keys: &[LockKey], parts: &Parts) -> Option<Arc<str>> {
-        parts.extensions.get::<HeldLock>()?.class_with(keys, &self.gate)
     }
 
     fn client(&self, parts: &Parts) -> Option<Client> {

@@ -2,15 +2,20 @@
 //! default.
 
 use std::convert::Infallible;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Path;
 use axum::routing::post;
 use bytes::Bytes;
-use distlock_api::{LockError, LockKey, LockProvider, LockProviderExt};
+use distlock_api::{
+    AcquireOptions, Acquired, Instrumented, LockAdmin, LockError, LockKey, LockProvider, LockProviderExt, Mode,
+    Namespaced, delegate_provider,
+};
 use distlock_memory::{MemoryProvider, MemoryStore};
 use distlock_tower::http::ReadAheadLayer;
 use distlock_tower::{HeldLock, LockLayer, Monitor, PermitLayer, Reason};
@@ -34,6 +39,9 @@ over_both!(
     detached_handlers_whose_clients_have_gone_are_bounded,
     preflights_never_wait,
     a_request_never_waits_for_itself,
+    a_lock_is_recognized_through_wrappers_and_other_providers,
+    locks_of_other_stores_are_no_mistake,
+    a_lock_that_is_not_recognized_is_waited_for_no_longer_than_others,
     a_handler_that_acquires_its_own_lock_waits_for_itself,
 );
 
@@ -254,9 +262,7 @@ async fn preflights_never_wait(protocol: Protocol) {
     let layers: [Stack<'_>; 4] = [
         Box::new(|app| app.route_layer(LockLayer::new(locks.clone(), key()).only_if(|_| true).fail_fast())),
         Box::new(|app| app.route_layer(LockLayer::new(locks.clone(), key()).shared_for_safe_methods().fail_fast())),
-        Box::new(|app| {
-            app.route_layer(LockLayer::new(locks.clone(), key()).mode(|_| distlock_api::Mode::Exclusive).fail_fast())
-        }),
+        Box::new(|app| app.route_layer(LockLayer::new(locks.clone(), key()).mode(|_| Mode::Exclusive).fail_fast())),
         Box::new(|app| app.route_layer(PermitLayer::new(locks.clone(), key(), 1).fail_fast())),
     ];
     for layer in layers {
@@ -281,32 +287,121 @@ async fn a_request_never_waits_for_itself(protocol: Protocol) {
     let lock = |class: &'static str| LockLayer::new(locks.clone(), path).class(class).wait_up_to(secs(600));
     let other = || LockLayer::new(locks.clone(), |_: &mut Parts| LockKey::new("other").map(Some));
     let permit = || PermitLayer::new(locks.clone(), path, 1).wait_up_to(secs(600));
-    let stacks: [Stack<'_>; 5] = [
+    let stacks: [Stack<'_>; 7] = [
         Box::new(|app| app.route_layer(lock("inner")).route_layer(lock("outer"))),
         Box::new(|app| app.route_layer(lock("inner")).route_layer(other()).route_layer(lock("outer"))),
         Box::new(|app| app.route_layer(permit()).route_layer(lock("outer"))),
         Box::new(|app| app.route_layer(lock("inner")).route_layer(permit())),
         Box::new(|app| app.route_layer(permit()).route_layer(permit()).route_layer(other())),
+        Box::new(|app| app.route_layer(lock("inner")).route_layer(lock("outer").mode(|_| Mode::Shared))),
+        Box::new(|app| app.route_layer(lock("inner").fail_fast()).route_layer(lock("outer"))),
     ];
     for stack in stacks {
         let (server, _, mut events) = serve(stack).await;
         let client = server.client(protocol).await;
         client.post("/x").await.assert_problem(500, "misconfigured", false);
         events.nothing();
-        assert_eq!(locks.keys_in_use(), 0);
+        until("all is released", || locks.keys_in_use() == 0).await;
     }
-    // Locks of other stores do not concern each other, and permits may be enough for both.
-    let elsewhere = LockLayer::new(MemoryProvider::new(), path);
+    // Permits may be enough for both.
     let two = || PermitLayer::new(locks.clone(), path, 2);
-    let stacks: [Stack<'_>; 2] = [
-        Box::new(|app| app.route_layer(elsewhere.clone()).route_layer(lock("outer"))),
-        Box::new(|app| app.route_layer(two()).route_layer(two())),
+    let (server, stage, _) = serve(|app| app.route_layer(two()).route_layer(two())).await;
+    stage.let_go(1);
+    assert_eq!(server.client(protocol).await.post("/x").await.status, 200);
+}
+
+fn shared(provider: impl LockProvider) -> Arc<dyn LockProvider> {
+    Arc::new(provider)
+}
+
+/// It is the same lock whatever is in between: clones, wrappers, another provider of the store.
+async fn a_lock_is_recognized_through_wrappers_and_other_providers(protocol: Protocol) {
+    let (locks, store) = (MemoryProvider::new(), MemoryStore::new());
+    let in_a = || Namespaced::new(store.provider(), "a").unwrap();
+    let pairs = [
+        (shared(locks.clone()), shared(Instrumented::new(locks.clone()).named("locks"))),
+        (shared(store.provider()), shared(store.provider())),
+        (shared(in_a()), shared(Instrumented::new(in_a()))),
     ];
-    for stack in stacks {
-        let (server, stage, _) = serve(stack).await;
-        stage.let_go(1);
-        assert_eq!(server.client(protocol).await.post("/x").await.status, 200);
+    for (outer, inner) in pairs {
+        for fail_fast in [false, true] {
+            let layer = |locks: &Arc<dyn LockProvider>| LockLayer::new(locks.clone(), path).wait_up_to(secs(600));
+            let (outer, inner) = (layer(&outer), layer(&inner));
+            let inner = if fail_fast { inner.fail_fast() } else { inner };
+            let (server, _, mut events) = serve(|app| app.route_layer(inner.clone()).route_layer(outer.clone())).await;
+            server.client(protocol).await.post("/x").await.assert_problem(500, "misconfigured", false);
+            events.nothing();
+        }
     }
+}
+
+/// Providers of one name may have different locks, and each waits for the holders of its own.
+async fn locks_of_other_stores_are_no_mistake(protocol: Protocol) {
+    let (locks, store) = (MemoryProvider::new(), MemoryStore::new());
+    let namespace = |name: &str| shared(Namespaced::new(locks.clone(), name).unwrap());
+    let pairs = [
+        (shared(MemoryProvider::new()), shared(MemoryProvider::new())),
+        (shared(MemoryStore::new().provider()), shared(MemoryStore::new().provider())),
+        (namespace("a"), namespace("b")),
+        (shared(Namespaced::new(store.provider(), "a").unwrap()), shared(store.provider())),
+        (shared(WithoutAdmin(MemoryProvider::new())), shared(WithoutAdmin(MemoryProvider::new()))),
+    ];
+    for (outer, inner) in pairs {
+        let held = inner.acquire("/x").await.unwrap();
+        let layer = |locks: &Arc<dyn LockProvider>| LockLayer::new(locks.clone(), path).wait_up_to(secs(600));
+        let (outer, waiting) = (layer(&outer), layer(&inner));
+        let monitor = waiting.monitor();
+        let (server, stage, mut events) =
+            serve(|app| app.route_layer(waiting.clone()).route_layer(outer.clone())).await;
+        let client = server.client(protocol).await;
+        let answer = client.spawn_post("/x");
+        until("it waits", || monitor.waiting() == 1 || answer.is_finished()).await;
+        events.nothing();
+        held.release().await.unwrap();
+        stage.let_go(1);
+        assert_eq!(read(answer).await.status, 200);
+        // Without a wait it is refused like any other request.
+        let _held = inner.acquire("/x").await.unwrap();
+        let refusing = layer(&inner).fail_fast();
+        let (server, ..) = serve(|app| app.route_layer(refusing.clone()).route_layer(outer.clone())).await;
+        server.client(protocol).await.post("/x").await.assert_problem(409, "busy", true);
+    }
+}
+
+/// Providers that cannot tell what they hold: the wait has its usual bound. Only clones of one
+/// layer are known to have the same locks.
+async fn a_lock_that_is_not_recognized_is_waited_for_no_longer_than_others(protocol: Protocol) {
+    let locks = MemoryProvider::new();
+    let layer = || LockLayer::new(WithoutAdmin(locks.clone()), path).wait_up_to(Duration::from_millis(20));
+    let (server, _, mut events) = serve(|app| app.route_layer(layer()).route_layer(layer())).await;
+    server.client(protocol).await.post("/x").await.assert_problem(503, "timeout", true);
+    let one = layer();
+    let (server, ..) = serve(|app| app.route_layer(one.clone()).route_layer(one.clone())).await;
+    server.client(protocol).await.post("/x").await.assert_problem(500, "misconfigured", false);
+    events.nothing();
+}
+
+/// A provider without administration.
+#[derive(Debug)]
+struct WithoutAdmin(MemoryProvider);
+
+impl fmt::Display for WithoutAdmin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WithoutAdmin")
+    }
+}
+
+#[async_trait]
+impl LockProvider for WithoutAdmin {
+    async fn acquire_with(&self, key: LockKey, options: AcquireOptions) -> Result<Acquired, LockError> {
+        self.0.acquire_with(key, options).await
+    }
+
+    fn admin(&self) -> Option<&dyn LockAdmin> {
+        None
+    }
+
+    delegate_provider!(this => this.0; capabilities, accounting, close);
 }
 
 /// Nothing recognizes such a handler: the documentation says how its requests end. With a try it

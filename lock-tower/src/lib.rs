@@ -87,7 +87,7 @@
 //! |---|---|---|
 //! | the wait for a lock | 5 s | [`wait_up_to`](LockLayer::wait_up_to) |
 //! | a hold, from the grant to the end of the response | 1 min | [`max_hold`](LockLayer::max_hold), [`without_max_hold`](LockLayer::without_max_hold) |
-//! | requests that wait for one key | 64 | [`max_waiters_per_key`](LockLayer::max_waiters_per_key) |
+//! | requests that wait for one key | 64, of one client 48 | [`max_waiters_per_key`](LockLayer::max_waiters_per_key) |
 //! | requests that wait for any key | 1024, then a fair share for each key | [`max_waiters`](LockLayer::max_waiters) |
 //! | requests of one client that wait or hold | 256 | [`client`](LockLayer::client), [`max_requests_per_client`](LockLayer::max_requests_per_client) |
 //! | holds of a layer that detaches handlers | 1024 | [`max_held`](LockLayer::max_held) |

@@ -156,7 +156,10 @@ impl Gate {
                 Some(answer) => return Some(self.judge(claims, self.config.options.wait(), answer.map(one))),
             }
         }
-        self.tally.waiters.is_full(&claims.keys, self.config.limits).then(|| Err(self.full(claims)))
+        self.tally
+            .waiters
+            .is_full(&claims.keys, claims.client.as_ref(), self.config.limits)
+            .then(|| Err(self.full(claims)))
     }
 
     /// Returns the options of an acquisition. Those of an exclusive one are not copied.
@@ -182,7 +185,7 @@ impl Gate {
         let answer = match first {
             Poll::Ready(answer) => answer,
             Poll::Pending => {
-                let waiting = self.tally.waiters.enter(&claims.keys, self.config.limits);
+                let waiting = self.tally.waiters.enter(&claims.keys, claims.client.as_ref(), self.config.limits);
                 let _waiting = waiting.ok_or_else(|| self.full(claims))?;
                 let _queued = record::Queued::enter(&self.class);
                 self.unless_held_outside(claims, acquisition).await?

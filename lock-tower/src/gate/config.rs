@@ -88,7 +88,8 @@ macro_rules! common_setters {
 
         /// Limits how many requests of this layer wait for one key. More are refused with
         /// [`Reason::Full`](crate::Reason::Full). An acquisition that is under way counts as
-        /// waiting. Defaults to 64.
+        /// waiting. Where the layer knows its clients, the last quarter is for those that have less
+        /// than a fair share of a queue, so that one client never fills it. Defaults to 64.
         #[must_use]
         pub fn max_waiters_per_key(mut self, waiters: usize) -> Self {
             self.config.limits.per_key = waiters;

@@ -22,13 +22,15 @@ pub(crate) struct Claims {
     /// each with the gate of its layer. If a key is the same lock at this layer, the request would
     /// wait for itself.
     pub(crate) outside: Vec<(LockKey, Arc<Gate>)>,
+    /// The client, if the layer knows it.
+    pub(crate) client: Option<Client>,
     /// The request in the share of its client.
     pub(crate) place: Option<Counted<Client>>,
 }
 
 impl Claims {
     pub(crate) fn new(keys: KeySet, mode: Mode) -> Self {
-        Self { keys, mode, outside: Vec::new(), place: None }
+        Self { keys, mode, outside: Vec::new(), client: None, place: None }
     }
 
     /// Returns how many requests like this one can hold a key at the same time, as far as the wait

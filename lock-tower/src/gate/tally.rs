@@ -253,7 +253,7 @@ impl Default for Limits {
 pub(crate) struct Waiters {
     /// The sum of `queues`. A caller that finds no waiter need not lock the mutex.
     total: AtomicUsize,
-    queues: Mutex<HashMap<LockKey, usize>>,
+    queues: Mutex<HashMap<LockKey, Queue>>,
 }
 
 impl Waiters {
@@ -270,32 +270,32 @@ impl Waiters {
     }
 
     /// Returns whether one more waiter would be too many.
-    pub(crate) fn is_full(&self, keys: &KeySet, limits: Limits) -> bool {
+    pub(crate) fn is_full(&self, keys: &KeySet, client: Option<&Client>, limits: Limits) -> bool {
         match self.total() {
             0 => false,
-            total => !has_room(&self.lock(), total, keys, limits),
+            total => !has_room(&self.lock(), total, keys, client, limits),
         }
     }
 
     /// Adds a waiter. Returns `None` if that is one too many.
-    pub(crate) fn enter(self: &Arc<Self>, keys: &KeySet, limits: Limits) -> Option<Waiting> {
+    pub(crate) fn enter(self: &Arc<Self>, keys: &KeySet, client: Option<&Client>, limits: Limits) -> Option<Waiting> {
         let mut queues = self.lock();
-        if !has_room(&queues, self.total(), keys, limits) {
+        if !has_room(&queues, self.total(), keys, client, limits) {
             return None;
         }
         for key in keys.as_slice() {
-            *queues.entry(key.clone()).or_default() += 1;
+            queues.entry(key.clone()).or_default().enter(client);
         }
         self.total.fetch_add(1, Relaxed);
-        Some(Waiting { waiters: self.clone(), keys: keys.clone() })
+        Some(Waiting { waiters: self.clone(), keys: keys.clone(), client: client.cloned() })
     }
 
-    fn leave(&self, keys: &KeySet) {
+    fn leave(&self, keys: &KeySet, client: Option<&Client>) {
         let mut queues = self.lock();
         for key in keys.as_slice() {
             if let Some(queue) = queues.get_mut(key) {
-                *queue -= 1;
-                if *queue == 0 {
+                queue.leave(client);
+                if queue.length == 0 {
                     queues.remove(key);
                 }
             }
@@ -303,22 +303,71 @@ impl Waiters {
         self.total.fetch_sub(1, Relaxed);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<LockKey, usize>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<LockKey, Queue>> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The waiting requests of one key.
+#[derive(Debug, Default)]
+struct Queue {
+    length: usize,
+    /// Of the clients that the layer knows.
+    clients: HashMap<Client, usize>,
+}
+
+impl Queue {
+    fn enter(&mut self, client: Option<&Client>) {
+        self.length += 1;
+        if let Some(client) = client {
+            *self.clients.entry(client.clone()).or_default() += 1;
+        }
+    }
+
+    fn leave(&mut self, client: Option<&Client>) {
+        self.length -= 1;
+        if let Some(client) = client
+            && let Some(count) = self.clients.get_mut(client)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.clients.remove(client);
+            }
+        }
+    }
+
+    /// Whether one more request of this client may wait. The last quarter of the places is for
+    /// clients with less than a fair share. So a client can never close a queue to the others.
+    fn has_room(&self, client: Option<&Client>, limit: usize) -> bool {
+        if self.length < limit - limit / 4 {
+            return true;
+        }
+        let is_fair = client.is_none_or(|client| {
+            let count = self.clients.get(client).copied().unwrap_or(0);
+            let clients = self.clients.len() + usize::from(count == 0);
+            count < (limit / clients.max(2)).max(1)
+        });
+        self.length < limit && is_fair
     }
 }
 
 /// Whether one more request may wait for these keys. Once `limits.total` is reached, a key may
 /// still have its fair share of that number, and at least one waiter. So requests that wait for
 /// other keys, however many, never close this one.
-fn has_room(queues: &HashMap<LockKey, usize>, total: usize, keys: &KeySet, limits: Limits) -> bool {
-    let longest = longest(queues, keys);
+fn has_room(
+    queues: &HashMap<LockKey, Queue>,
+    total: usize,
+    keys: &KeySet,
+    client: Option<&Client>,
+    limits: Limits,
+) -> bool {
     let share = (limits.total / queues.len().max(1)).max(1);
-    longest < limits.per_key && (total < limits.total || longest < share)
+    let has_room = |key| queues.get(key).map_or(limits.per_key > 0, |queue| queue.has_room(client, limits.per_key));
+    keys.as_slice().iter().all(has_room) && (total < limits.total || longest(queues, keys) < share)
 }
 
-fn longest(queues: &HashMap<LockKey, usize>, keys: &KeySet) -> usize {
-    keys.as_slice().iter().filter_map(|key| queues.get(key)).copied().max().unwrap_or(0)
+fn longest(queues: &HashMap<LockKey, Queue>, keys: &KeySet) -> usize {
+    keys.as_slice().iter().filter_map(|key| queues.get(key)).map(|queue| queue.length).max().unwrap_or(0)
 }
 
 /// A waiting request, until dropped.
@@ -326,11 +375,12 @@ fn longest(queues: &HashMap<LockKey, usize>, keys: &KeySet) -> usize {
 pub(crate) struct Waiting {
     waiters: Arc<Waiters>,
     keys: KeySet,
+    client: Option<Client>,
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.waiters.leave(&self.keys);
+        self.waiters.leave(&self.keys, self.client.as_ref());
     }
 }
 
@@ -366,13 +416,13 @@ mod tests {
     fn both_bounds_hold_and_nothing_is_left_behind() {
         let waiters = Arc::new(Waiters::default());
         let limits = Limits { per_key: 1, total: 2, ..Limits::default() };
-        let a = waiters.enter(&keys(["a"]), limits).unwrap();
-        assert!(waiters.enter(&keys(["a"]), limits).is_none() && waiters.is_full(&keys(["a"]), limits));
-        assert!(waiters.enter(&keys(["a", "b"]), limits).is_none(), "one full key is enough");
-        let bc = waiters.enter(&keys(["b", "c"]), limits).unwrap();
+        let a = waiters.enter(&keys(["a"]), None, limits).unwrap();
+        assert!(waiters.enter(&keys(["a"]), None, limits).is_none() && waiters.is_full(&keys(["a"]), None, limits));
+        assert!(waiters.enter(&keys(["a", "b"]), None, limits).is_none(), "one full key is enough");
+        let bc = waiters.enter(&keys(["b", "c"]), None, limits).unwrap();
         assert_eq!((waiters.total(), waiters.ahead(&keys(["c", "x"]))), (2, 1));
-        let d = waiters.enter(&keys(["d"]), limits).expect("no request waits for it");
-        assert!(waiters.is_full(&keys(["d"]), limits));
+        let d = waiters.enter(&keys(["d"]), None, limits).expect("no request waits for it");
+        assert!(waiters.is_full(&keys(["d"]), None, limits));
         drop((a, bc, d));
         assert_eq!(waiters.total(), 0);
         assert!(waiters.lock().is_empty());
@@ -382,9 +432,9 @@ mod tests {
     fn each_key_has_a_fair_share_of_a_full_house() {
         let waiters = Arc::new(Waiters::default());
         let limits = Limits { per_key: 6, total: 8, ..Limits::default() };
-        let mut inside: Vec<_> = ["a"; 6].map(|key| waiters.enter(&keys([key]), limits).unwrap()).into();
-        assert!(waiters.enter(&keys(["a"]), limits).is_none(), "six of a key");
-        let mut enter = |key| waiters.enter(&keys([key]), limits).map(|waiting| inside.push(waiting)).is_some();
+        let mut inside: Vec<_> = ["a"; 6].map(|key| waiters.enter(&keys([key]), None, limits).unwrap()).into();
+        assert!(waiters.enter(&keys(["a"]), None, limits).is_none(), "six of a key");
+        let mut enter = |key| waiters.enter(&keys([key]), None, limits).map(|waiting| inside.push(waiting)).is_some();
         assert!(enter("b") && enter("b"), "eight in total");
         assert!(!enter("a"));
         assert!(enter("b") && enter("b"), "four each");
@@ -394,5 +444,28 @@ mod tests {
         assert!(!enter("c") && !enter("a") && !enter("b"));
         drop(inside);
         assert!(waiters.lock().is_empty());
+    }
+
+    #[test]
+    fn a_client_leaves_room_in_each_queue() {
+        let client = |name: &str| Client::named(name.to_owned());
+        let [ann, bob, dan, eve] = ["ann", "bob", "dan", "eve"].map(client);
+        let waiters = Arc::new(Waiters::default());
+        let limits = Limits { per_key: 8, ..Limits::default() };
+        let mut inside = Vec::new();
+        let mut enter = |client| waiters.enter(&keys(["a"]), client, limits).map(|it| inside.push(it)).is_some();
+        assert!((0..6).all(|_| enter(Some(&eve))) && !enter(Some(&eve)), "three quarters");
+        assert!(enter(Some(&bob)) && enter(Some(&ann)));
+        assert!(!enter(Some(&dan)) && !enter(None), "eight in all");
+        inside.remove(0);
+        assert!(waiters.is_full(&keys(["a"]), Some(&eve), limits), "more than her share");
+        assert!(!waiters.is_full(&keys(["a"]), Some(&bob), limits) && !waiters.is_full(&keys(["a"]), None, limits));
+        drop(inside);
+        assert!(waiters.lock().is_empty());
+        // Where there are no clients, there are no shares; and where there are no places, no room.
+        let inside: Vec<_> = (0..8).map(|_| waiters.enter(&keys(["a"]), None, limits).unwrap()).collect();
+        assert!(waiters.is_full(&keys(["a"]), Some(&ann), limits));
+        assert!(waiters.enter(&keys(["b"]), Some(&ann), Limits { per_key: 0, ..limits }).is_none());
+        drop(inside);
     }
 }

@@ -100,7 +100,7 @@ impl<K, M> PermitLayer<K, M> {
         /// Refuses instead of waiting. Defaults to waiting up to 5 s.
         fail_fast();
         /// Limits how many requests of this layer wait for one key. More are refused with
-        /// [`Reason::Full`]. Defaults to 64.
+        /// [`Reason::Full`]. See [`LockLayer::max_waiters_per_key`]. Defaults to 64.
         max_waiters_per_key(waiters: usize);
         /// Limits how many requests of this layer wait, for all keys together. See
         /// [`LockLayer::max_waiters`]. Defaults to 1024.

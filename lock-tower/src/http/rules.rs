@@ -102,7 +102,8 @@ impl Rules {
         if let Some(held) = parts.extensions.get::<HeldLock>() {
             claims.outside = held.excluding(claims.keys.as_slice(), claims.mode);
         }
-        claims.place = self.client(parts).map(|client| self.gate.enter(client)).transpose()?;
+        claims.client = self.client(parts);
+        claims.place = claims.client.clone().map(|client| self.gate.enter(client)).transpose()?;
         Ok(claims)
     }
 

@@ -33,6 +33,7 @@ use crate::timed::{key, post as post_request, secs, status, working};
 over_both!(
     free_keys_are_served_while_all_waiting_places_are_taken,
     one_client_gets_a_share,
+    one_client_leaves_room_in_the_queue_of_a_key,
     a_peer_is_a_client,
     slow_clients_close_a_key_for_a_bounded_time,
     an_answer_that_is_not_read_closes_a_key_for_a_bounded_time,
@@ -144,6 +145,35 @@ async fn one_client_gets_a_share(protocol: Protocol) {
     soon("idle", monitor.idle()).await;
     for number in 0..3 {
         assert_eq!(Answer::read(other.send(of("a", &format!("/{number}"))).await.unwrap()).await.status, 200);
+    }
+}
+
+/// The share of a client is greater than what may wait for one key.
+async fn one_client_leaves_room_in_the_queue_of_a_key(protocol: Protocol) {
+    let name = |parts: &Parts| Some(parts.headers.get("x-client")?.to_str().ok()?.to_owned());
+    let layer = LockLayer::new(MemoryProvider::new(), path).client(name).wait_up_to(secs(600));
+    let monitor = layer.monitor();
+    let (server, stage, mut events) = serve(|app| app.route_layer(layer.clone())).await;
+    let of = |client: &str| {
+        let mut request = request(Method::POST, "/x");
+        request.headers_mut().insert("x-client", client.parse().unwrap());
+        request
+    };
+    let [flooding, asking] = join([server.client(Protocol::Http2), server.client(Protocol::Http2)]).await;
+    let mut flood = vec![flooding.spawn(of("a"))];
+    events.entered("x").await;
+    flood.extend((0..80).map(|_| flooding.spawn(of("a"))));
+    until("its share is taken", || monitor.refused(Reason::Full) + monitor.waiting() as u64 == 80).await;
+    let taken = monitor.waiting();
+    let other = server.client(protocol).await;
+    let waiting = other.spawn(of("b"));
+    until("another client is let in", || monitor.waiting() == taken + 1 || waiting.is_finished()).await;
+    Answer::read(asking.send(of("a")).await.unwrap()).await.assert_problem(503, "full", true);
+    stage.let_go(taken + 2);
+    assert_eq!(read(waiting).await.status, 200);
+    assert_eq!(taken, 48);
+    for answer in flood {
+        read(answer).await;
     }
 }
 

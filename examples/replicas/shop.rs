@@ -10,7 +10,7 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::routing::post;
 use distlock_api::{LeaseOptions, LockProvider};
-use distlock_examples::{Failure, HttpClient, Orders, Place, report};
+use distlock_examples::{Failure, HttpClient, Orders, Place, report, segment};
 use distlock_mongo::{MongoProvider, close_all};
 use distlock_tower::{HeldLock, LockLayer, key::ParamKey};
 use serde::{Deserialize, Serialize};
@@ -92,7 +92,9 @@ impl Shop {
     /// The address of the counter of an item. It says who asks, for the display.
     fn counter(&self, item: &str, held: Option<HeldLock>, headers: &HeaderMap, reads: bool) -> String {
         let Self { name, warehouse, .. } = self;
-        let request = headers.get(REQUEST).and_then(|number| number.to_str().ok()).unwrap_or("0");
+        let request = headers.get(REQUEST).and_then(|number| number.to_str().ok()?.parse::<u64>().ok()).unwrap_or(0);
+        // Unescaped, `apples?` would be the counter of `apples` under the lock of another name.
+        let item = segment(item);
         let token = held.map_or(0, |held| held.fencing_token().get());
         format!("{warehouse}/sold/{item}?request={request}&replica={name}&token={token}&reads={reads}")
     }
@@ -116,4 +118,36 @@ pub(crate) async fn play(name: String, part: Part, orders: Orders) -> Result<(),
     axum::serve(listener, router).with_graceful_shutdown(orders.end()).await?;
     close_all(database.client().clone(), [locks.close()]).await?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Bytes;
+    use axum::http::Request;
+    use distlock_examples::serve;
+    use distlock_memory::MemoryProvider;
+
+    use super::*;
+    use crate::board::{Board, State as Stock};
+    use crate::warehouse;
+
+    /// Each name is a lock of its own, so a counter must have one name only.
+    #[tokio::test]
+    async fn a_counter_has_one_name() {
+        let board = Board::new(Stock::new(&["A"], &["apples"], true));
+        let (warehouse, _) = serve(warehouse(board.clone()), 0).await.unwrap();
+        let (shop, _) = serve(router("A", &warehouse, Some(MemoryProvider::new())).unwrap(), 0).await.unwrap();
+        let sell = async |item: &str| {
+            let request = Request::post(format!("{shop}/orders/{item}")).header(REQUEST, "1&reads=true").body(());
+            let answer = HttpClient::new().send(request.unwrap().into_parts().0, Bytes::new()).await.unwrap();
+            (answer.status().is_success(), board.change(|state, _| state.items[0].sold))
+        };
+        let with_query = "apples%3Frequest=1&replica=A&token=9&reads=false%23";
+        for item in [with_query, "apples%3F", "apples%23", "x%2F..%2Fapples", "apples%2F"] {
+            assert_eq!(sell(item).await, (false, 0), "{item}");
+        }
+        for (sold, item) in [(1, "apples"), (2, "%61pples"), (3, "apples?a=b")] {
+            assert_eq!(sell(item).await, (true, sold), "{item}");
+        }
+    }
 }

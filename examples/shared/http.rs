@@ -1,5 +1,7 @@
 //! Real requests over real connections.
 
+use std::fmt::Write as _;
+
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::http::request::Parts;
@@ -66,6 +68,21 @@ impl Default for HttpClient {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// Returns a text as one segment of a path: all but letters, digits and `-._~` is escaped. A client
+/// that may choose the text cannot change the rest of the path, or the query, by it.
+#[must_use]
+pub fn segment(text: &str) -> String {
+    let mut segment = String::new();
+    for byte in text.bytes() {
+        match byte {
+            b'-' | b'.' | b'_' | b'~' => segment.push(char::from(byte)),
+            byte if byte.is_ascii_alphanumeric() => segment.push(char::from(byte)),
+            byte => drop(write!(segment, "%{byte:02X}")),
+        }
+    }
+    segment
 }
 
 /// Serves a router in a task, on this port of this machine; 0 means any free port. Returns the

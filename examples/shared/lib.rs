@@ -22,7 +22,7 @@ pub use crate::children::{Children, Clock};
 #[cfg(feature = "mongodb")]
 pub use crate::database::{Database, Place, shut_down};
 #[cfg(feature = "mongodb")]
-pub use crate::http::{HttpClient, NoAnswer, serve};
+pub use crate::http::{HttpClient, NoAnswer, segment, serve};
 pub use crate::interrupt::Interrupt;
 pub use crate::program::{Given, MONGODB, Opt, Program};
 

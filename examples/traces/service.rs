@@ -10,7 +10,7 @@ use axum::http::{Request, StatusCode};
 use axum::middleware::from_fn;
 use axum::routing::post;
 use distlock_api::{ErrorKind, LockError, LockProvider, LockProviderExt};
-use distlock_examples::{Failure, HttpClient, Orders, Place, report, serve};
+use distlock_examples::{Failure, HttpClient, Orders, Place, report, segment, serve};
 use distlock_mongo::mongodb::Client;
 use distlock_mongo::mongodb::bson::Document;
 use distlock_mongo::{Change, DocumentLocks, MongoProvider, close_all};
@@ -94,7 +94,7 @@ impl Shop {
     /// Books a piece in the stock.
     async fn book(&self, item: &str) -> Result<(), StatusCode> {
         let call = async {
-            let request = Request::post(format!("{}/stock/{item}", self.stock)).body(());
+            let request = Request::post(format!("{}/stock/{}", self.stock, segment(item))).body(());
             let (mut parts, ()) = request.map_err(|_| StatusCode::BAD_REQUEST)?.into_parts();
             telemetry::inject(&mut parts.headers);
             let answer = self.client.send(parts, Bytes::new()).await.map_err(|_| StatusCode::BAD_GATEWAY)?;

@@ -61,13 +61,21 @@ async fn group(world: World) {
     let script = "set -- $(cat /proc/$$/stat); kill -STOP $5; \
                   until grep -q '^State:.T' /proc/$5/status; do sleep 0.05; done; \
                   echo $$; kill -STOP $$; while :; do sleep 0.05; done";
-    let mut running = world.start(&["run", "k", "--ttl", "4s", "--", "sh", "-c", script]);
-    let command: u32 = running.line().await.parse().expect("a process id");
-    until_stopped(command).await;
-    let leash = group_of(command).expect("it is stopped");
-    until(async || !is_stopped(leash)).await;
-    running.signal(Signal::STOP);
-    takes_over(&world, &[command]).await;
-    running.signal(Signal::CONT);
-    running.end().await.expect(79);
+    for ttl in ["10m", "4s"] {
+        let mut running = world.start(&["run", "k", "--ttl", ttl, "--", "sh", "-c", script]);
+        let command: u32 = running.line().await.parse().expect("a process id");
+        until_stopped(command).await;
+        let leash = group_of(command).expect("it is stopped");
+        // At once, and not only when the command is ended.
+        until(async || !is_stopped(leash)).await;
+        if ttl == "10m" {
+            running.signal(Signal::TERM);
+            running.end().await.expect(143);
+            continue;
+        }
+        running.signal(Signal::STOP);
+        takes_over(&world, &[command]).await;
+        running.signal(Signal::CONT);
+        running.end().await.expect(79);
+    }
 }

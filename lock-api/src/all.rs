@@ -24,7 +24,7 @@ use crate::{acquire_setters, mode_setters, try_setters, wait_setters};
 
 type Keys = Result<Vec<LockKey>>;
 
-/// The modes of keys that differ from that of the others.
+/// The keys whose modes differ from the mode of the others.
 type Modes = Vec<(Result<LockKey>, Mode)>;
 
 pub(crate) fn keys<K: IntoLockKey>(keys: impl IntoIterator<Item = K>) -> Keys {
@@ -299,7 +299,7 @@ impl AllGuard {
         FencingTokens(self.guards.iter().map(|guard| (guard.key().clone(), guard.fencing_token())).collect())
     }
 
-    /// Whether any of the locks is lost. Once true, always true ([C4]).
+    /// Returns whether any of the locks is lost. Once true, always true ([C4]).
     ///
     /// [C4]: distlock_api::contract#c4
     #[must_use]
@@ -307,8 +307,8 @@ impl AllGuard {
         self.loss().is_some()
     }
 
-    /// How the first of the lost locks, in the order of their keys, was lost; `None` while all are
-    /// held.
+    /// Returns how the first of the lost locks, in the order of their keys, was lost; `None` while
+    /// all are held.
     #[must_use]
     pub fn loss(&self) -> Option<Loss> {
         self.guards.iter().find_map(LockGuard::loss)
@@ -402,7 +402,7 @@ impl FencingTokens {
         self.0.len()
     }
 
-    /// Whether there is no key.
+    /// Returns whether there is no key.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -1,7 +1,7 @@
-//! What a provider promises beyond what is required.
+//! The optional promises of a provider.
 
-/// What a provider promises beyond what is required. A provider refuses an option that it does not
-/// promise; it never ignores one silently.
+/// The optional promises of a provider. It refuses an option that it does not promise, and never
+/// ignores one silently.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {

@@ -13,7 +13,7 @@ pub type Result<T, E = LockError> = std::result::Result<T, E>;
 
 type Source = Arc<dyn StdError + Send + Sync + 'static>;
 
-/// What went wrong, as far as a program can react to it. See [`Disposition`] for whether to retry.
+/// The kind of an error, for programs that react to it. See [`Disposition`] for whether to retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -85,7 +85,7 @@ impl ErrorKind {
     }
 }
 
-/// What the caller may do about an error: the second axis beside [`ErrorKind`].
+/// The effect of a failed call, and whether to repeat it: the second axis beside [`ErrorKind`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Disposition {
@@ -284,19 +284,19 @@ impl LockError {
         self.0.disposition
     }
 
-    /// Whether the call changed nothing, and may succeed when it is repeated.
+    /// Returns whether the call changed nothing, and may succeed when it is repeated.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         self.0.disposition == Disposition::Retryable
     }
 
-    /// Whether the store may have carried out the request although the call failed.
+    /// Returns whether the store may have carried out the request although the call failed.
     #[must_use]
     pub fn is_outcome_unknown(&self) -> bool {
         self.0.disposition == Disposition::OutcomeUnknown
     }
 
-    /// Whether the wait ended without the lock: a [`Timeout`](ErrorKind::Timeout) in
+    /// Returns whether the wait ended without the lock: a [`Timeout`](ErrorKind::Timeout) in
     /// [`Phase::Wait`]. The lock is held by another caller. It is retryable.
     #[must_use]
     pub fn is_not_granted(&self) -> bool {

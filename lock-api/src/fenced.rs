@@ -20,7 +20,7 @@ pub enum FencedWrite {
 }
 
 impl FencedWrite {
-    /// Whether the value was written.
+    /// Returns whether the value was written.
     #[must_use]
     pub const fn is_accepted(self) -> bool {
         matches!(self, Self::Accepted)

@@ -37,7 +37,7 @@ pub enum ReleaseOutcome {
 }
 
 impl ReleaseOutcome {
-    /// Whether the lock was held until the release.
+    /// Returns whether the lock was held until the release.
     #[must_use]
     pub const fn is_released(self) -> bool {
         matches!(self, Self::Released)
@@ -86,7 +86,7 @@ pub trait LeaseHandle: Send + Sync + 'static {
     /// if it never expires.
     fn valid_until(&self) -> Option<Instant>;
 
-    /// How the lock was lost, if it was. Once `Some`, always `Some` ([C4]).
+    /// Returns how the lock was lost, if it was. Once `Some`, always `Some` ([C4]).
     ///
     /// [C4]: distlock_api::contract#c4
     fn loss(&self) -> Option<Loss>;
@@ -183,8 +183,8 @@ impl LockGuard {
         self.token
     }
 
-    /// Whether the lock is lost. Once true, always true ([C4]). Reads the clock, and never the
-    /// network.
+    /// Returns whether the lock is lost. Once true, always true ([C4]). Reads the clock, and never
+    /// the network.
     ///
     /// [C4]: distlock_api::contract#c4
     #[must_use]
@@ -192,7 +192,7 @@ impl LockGuard {
         self.handle.loss().is_some()
     }
 
-    /// How the lock was lost, if it was.
+    /// Returns how the lock was lost, if it was.
     #[must_use]
     pub fn loss(&self) -> Option<Loss> {
         self.handle.loss()

@@ -10,7 +10,7 @@ use tokio::task::coop::unconstrained;
 
 use crate::style::yield_on_error;
 
-/// How a lock was lost before its guard was released.
+/// The reason why a lock was lost before its guard was released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Loss {

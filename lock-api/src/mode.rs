@@ -5,7 +5,7 @@ use std::fmt;
 use crate::capabilities::Capabilities;
 use crate::error::{ErrorKind, LockError, Result};
 
-/// What an acquisition claims of a key.
+/// The share of a key that an acquisition claims.
 ///
 /// | held \ requested | exclusive | shared | `k` permits of `n` |
 /// |---|---|---|---|
@@ -72,15 +72,16 @@ impl Mode {
     /// waits until one of them ends. Guards of one provider may share a lease, and so count once.
     pub const MAX_HOLDERS: usize = 256;
 
-    /// Whether the key can have no other holder meanwhile.
+    /// Returns whether the key can have no other holder meanwhile.
     #[must_use]
     #[inline]
     pub const fn is_exclusive(self) -> bool {
         matches!(self, Self::Exclusive)
     }
 
-    /// Whether a request of this mode fits beside guards of these modes: none of them is affected,
-    /// and no number is exceeded. Whether it has its turn is another question. For backends.
+    /// Returns whether a request of this mode fits beside guards of these modes: none of them is
+    /// affected, and no number is exceeded. Whether it has its turn is another question. For
+    /// backends.
     ///
     /// ```
     /// use distlock_api::Mode;

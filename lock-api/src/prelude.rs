@@ -1,4 +1,4 @@
-//! What most code that uses locks needs, for one `use`.
+//! The names that most code that uses locks needs, for one `use`.
 //!
 //! ```
 //! use std::time::Duration;

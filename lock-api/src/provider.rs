@@ -303,7 +303,7 @@ impl Accounting {
         Self { acquired: 0, released: 0, lost: 0, abandoned: 0, held: 0, waiting: 0, unsettled: 0 }
     }
 
-    /// Whether the equation above holds.
+    /// Returns whether the equation above holds.
     #[must_use]
     pub const fn balances(&self) -> bool {
         self.acquired == self.released + self.lost + self.abandoned + self.held

@@ -26,7 +26,7 @@ pub struct QueueOptions {
     pub(crate) turn_window: Duration,
 }
 
-/// What a waiter does when the queue is full.
+/// The action of a waiter that finds the queue full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum WhenFull {

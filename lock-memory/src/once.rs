@@ -25,7 +25,7 @@ use crate::provider::MemoryProvider;
 ///
 /// See [`distlock_recipes::once`] for what it is for. The lease of a run is a lock of a
 /// [`LockProvider`]: a [`MemoryProvider`] by default, whose locks never expire, or
-/// [another one](Self::with_locks), such as that of a [`MemoryStore`](crate::MemoryStore), whose
+/// [another one](Self::with_locks), such as one over a [`MemoryStore`](crate::MemoryStore), whose
 /// clock a test controls. The provider must have administration, and the locks must be of this use
 /// alone.
 ///
@@ -97,7 +97,7 @@ impl Remembered {
         self.entries.insert(key, entry);
     }
 
-    /// Whether this run is the last one, and has not ended.
+    /// Returns whether this run is the last one, and has not ended.
     fn is_last(&self, key: &LockKey, token: FencingToken) -> bool {
         matches!(self.entries.get(key), Some(Entry::Begun { run, .. }) if run.token == token)
     }
@@ -112,7 +112,7 @@ impl Entry {
         }
     }
 
-    /// Whether the run holds the lock that has this state.
+    /// Returns whether the run holds the lock that has this state.
     fn is_of(&self, info: &LockInfo) -> bool {
         matches!(self, Self::Begun { lease, dropped: false, .. } if *lease == info.id)
     }

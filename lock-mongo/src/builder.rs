@@ -59,7 +59,7 @@ impl MongoProvider {
     /// of its path, or in `distlock` if the path has none. Sends nothing, but resolves
     /// `mongodb+srv` names.
     ///
-    /// As with every driver, a user that was created in another database than that of the path
+    /// As with every driver, a user that was created in another database than the one in the path
     /// needs the option `authSource`.
     ///
     /// ```no_run
@@ -86,7 +86,7 @@ impl MongoProvider {
     }
 }
 
-/// Whether the driver would panic: it reads two bytes behind each `%` as text.
+/// Returns whether the driver would panic: it reads two bytes behind each `%` as text.
 fn cuts_a_character(uri: &str) -> bool {
     uri.split('%').skip(1).any(|after| after.len() >= 2 && !after.is_char_boundary(2))
 }

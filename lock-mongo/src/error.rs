@@ -159,7 +159,7 @@ pub(crate) fn refused(refusal: &Refusal, is_done: bool) -> LockError {
     verdict.into_error()
 }
 
-/// Whether the error is an answer of a server.
+/// Returns whether the error is an answer of a server.
 pub(crate) fn is_answer(error: &Error) -> bool {
     !matches!(
         &*error.kind,
@@ -172,14 +172,14 @@ pub(crate) fn is_answer(error: &Error) -> bool {
     )
 }
 
-/// Whether the driver found no server within its own limit. One that the driver does not support is
-/// another error.
+/// Returns whether the driver found no server within its own limit. One that the driver does not
+/// support is another error.
 pub(crate) fn is_unselected(error: &Error) -> bool {
     matches!(&*error.kind, DriverKind::ServerSelection { .. })
         && translate(error, Effect::None).kind() == ErrorKind::Unavailable
 }
 
-/// Whether an upsert lost a race for a new record.
+/// Returns whether an upsert lost a race for a new record.
 pub(crate) fn is_lost_race(error: &Error) -> bool {
     let DriverKind::Command(command) = &*error.kind else { return false };
     let on_id = || {
@@ -191,8 +191,8 @@ pub(crate) fn is_lost_race(error: &Error) -> bool {
     command.code == DUPLICATE_KEY && on_id().is_some()
 }
 
-/// Whether a pipeline failed with this text, which one of its stages puts into the error by a
-/// conversion that fails.
+/// Returns whether a pipeline failed with this text, which one of its stages puts into the error by
+/// a conversion that fails.
 pub(crate) fn failed_with(error: &Error, text: &str) -> bool {
     // Other errors quote keys, or the whole command, and may contain the text.
     let has_text = |command: &CommandError| command.code == CONVERSION_FAILURE && command.message.contains(text);
@@ -222,7 +222,7 @@ pub(crate) fn rejection(error: &Error) -> Option<(i32, LockError)> {
     Some((refused.code, LockError::new(ErrorKind::Rejected, message).with_source(cause)))
 }
 
-/// Whether the server has failed to compute with the values of a record.
+/// Returns whether the server has failed to compute with the values of a record.
 fn is_uncomputable(code: Option<i32>) -> bool {
     matches!(code, Some(14 | 15 | CONVERSION_FAILURE | 16554))
 }
@@ -261,17 +261,17 @@ pub(crate) fn without_streams(error: &Error) -> Option<LockError> {
     Some(LockError::new(ErrorKind::Unsupported, message).with_source(cause))
 }
 
-/// Whether a command was refused because a privilege, or a user, is missing.
+/// Returns whether a command was refused because a privilege, or a user, is missing.
 pub(crate) fn is_unauthorized(error: &Error) -> bool {
     command_code(error) == Some(UNAUTHORIZED)
 }
 
-/// Whether a command was refused because the client has not authenticated.
+/// Returns whether a command was refused because the client has not authenticated.
 pub(crate) fn is_unauthenticated(error: &Error) -> bool {
     matches!(&*error.kind, DriverKind::Command(refused) if refused.message.contains(UNAUTHENTICATED))
 }
 
-/// Whether an index exists already, with other options or under another name.
+/// Returns whether an index exists already, with other options or under another name.
 pub(crate) fn is_index_conflict(error: &Error) -> bool {
     matches!(&*error.kind, DriverKind::Command(command) if matches!(command.code, 85 | 86))
 }

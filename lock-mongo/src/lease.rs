@@ -141,7 +141,7 @@ const LEAVE: &str = "leave";
 const FREE: &str = "free";
 const DROP: &str = "drop";
 
-/// The longest block of tokens: many times that of the engine (R5).
+/// The longest block of tokens: many times the engine's longest (R5).
 const MAX_BLOCK: i64 = i32::MAX as i64;
 
 /// The paths of the fields of a lease, and the mapping of keys to documents.
@@ -320,26 +320,26 @@ impl Layout {
         (doc! { self.path(EXPIRES_AT): 1 }, doc! { self.path(TOKEN): { "$type": "long" } })
     }
 
-    /// Whether the lease has a holder, and has not expired.
+    /// Returns whether the lease has a holder, and has not expired.
     fn is_held(&self) -> Document {
         let [after_now, is_date] = self.is_future(EXPIRES_AT);
         doc! { "$and": [{ "$gt": [self.value(LOCK_ID), Bson::Null] }, after_now, is_date] }
     }
 
-    /// Whether this acquisition holds the lease, and it has not expired.
+    /// Returns whether this acquisition holds the lease, and it has not expired.
     fn held_by(&self, id: &AcquisitionId) -> Document {
         let [after_now, is_date] = self.is_future(EXPIRES_AT);
         doc! { "$and": [{ "$eq": [self.value(LOCK_ID), literal(id.as_str())] }, after_now, is_date] }
     }
 
-    /// Whether the field is a date in the future. Values of other types compare by their types, of
-    /// which some are after all dates.
+    /// Returns whether the field is a date in the future. Values of other types compare by their
+    /// types, of which some are after all dates.
     fn is_future(&self, field: &str) -> [Document; 2] {
         let latest = DateTime::from_millis(LATEST);
         [doc! { "$gt": [self.value(field), "$$NOW"] }, doc! { "$lt": [self.value(field), latest] }]
     }
 
-    /// Whether a key that is not free has an end (R32).
+    /// Returns whether a key that is not free has an end (R32).
     fn has_end(&self) -> Document {
         let is_date = |time: Bson| {
             doc! { "$and": [{ "$gte": [&time, DateTime::MIN] }, { "$lt": [time, DateTime::from_millis(NEVER)] }] }
@@ -355,7 +355,8 @@ impl Layout {
         doc! { "$cond": [self.has_end(), time, DateTime::from_millis(LATEST)] }
     }
 
-    /// Whether the lease has no holder **or** has expired, and no minimum hold closes the key (R7).
+    /// Returns whether the lease has no holder **or** has expired, and no minimum hold closes the
+    /// key (R7).
     ///
     /// A released record can look unexpired to an operation that started before the release. An end
     /// that is no date never comes: nothing but an operator frees a key whose record another

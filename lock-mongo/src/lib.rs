@@ -80,7 +80,7 @@
 //!
 //! **Privileges** on the lock collection: `find`, `insert`, `update` and `createIndex`.
 //! [`connect`](MongoProvider::connect) and [`prepare`](MongoProvider::prepare) try these four.
-//! Their error names the one that is missing, and so does that of the first lock. A missing
+//! Their error names the one that is missing, and so does the error of the first lock. A missing
 //! `changeStream` or `listIndexes` is no error.
 //!
 //! | privilege that is missing | what happens |

@@ -51,7 +51,7 @@ impl Pool {
         }
     }
 
-    /// Whether this is the pool of the client that started `session`.
+    /// Returns whether this is the pool of the client that started `session`.
     ///
     /// The driver does not compare clients, but it refuses a command with a session of another
     /// client before any I/O. The criteria match no server, so nothing is sent in the other case

@@ -130,7 +130,8 @@ impl Records {
         Clock { source: deployment.clock(), floor: self.token_floor }
     }
 
-    /// Whether the server refuses a call of a claim that arrives after a later call of it (R11).
+    /// Returns whether the server refuses a call of a claim that arrives after a later call of it
+    /// (R11).
     pub(crate) fn orders_sessions(&self, deployment: Deployment) -> bool {
         self.retryable_writes && deployment.numbers_writes()
     }

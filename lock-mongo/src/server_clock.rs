@@ -35,7 +35,7 @@ impl Default for ServerClock {
 }
 
 impl ServerClock {
-    /// Whether the latest reading is recent.
+    /// Returns whether the latest reading is recent.
     pub(crate) fn was_read_recently(&self) -> bool {
         self.since.elapsed() < Duration::from_millis(self.read.load(Ordering::Relaxed)) + RECENT
     }

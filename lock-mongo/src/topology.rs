@@ -48,8 +48,8 @@ impl Deployment {
         }
     }
 
-    /// Whether the writes of a session can be numbered, so that the server refuses one that arrives
-    /// after a later one (R11).
+    /// Returns whether the writes of a session can be numbered, so that the server refuses one that
+    /// arrives after a later one (R11).
     pub(crate) fn numbers_writes(self) -> bool {
         !matches!(self, Self::Standalone)
     }

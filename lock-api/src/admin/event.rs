@@ -28,7 +28,7 @@ pub enum LockEvent {
         /// The owner, as the holder named it; `None` if it named none, or the store does not report
         /// it.
         owner: Option<String>,
-        /// How it holds the lock.
+        /// The mode in which it holds the lock.
         mode: Mode,
     },
     /// The holder gave the lock back.

@@ -37,20 +37,20 @@ impl LockFilter {
         self
     }
 
-    /// Whether the filter matches every lock.
+    /// Returns whether the filter matches every lock.
     #[must_use]
     pub fn matches_all(&self) -> bool {
         self.prefix.is_empty() && self.owner.is_none()
     }
 
-    /// Whether the filter matches a lock with this key and owner.
+    /// Returns whether the filter matches a lock with this key and owner.
     #[must_use]
     pub fn matches(&self, key: &LockKey, owner: Option<&str>) -> bool {
         key.as_str().starts_with(&self.prefix) && self.owner.as_deref().is_none_or(|wanted| owner == Some(wanted))
     }
 
-    /// Whether the filter matches a lock by its key and by one of its owners: that of
-    /// [`LockInfo::owner`], or of any of [`LockInfo::holders`].
+    /// Returns whether the filter matches a lock by its key and by one of its owners:
+    /// [`LockInfo::owner`], or the owner of any of [`LockInfo::holders`].
     ///
     /// ```
     /// use std::time::Duration;

@@ -24,7 +24,7 @@ pub struct LockInfo {
     /// The number of tickets in the store's queue, one per waiting process; `None` if the backend
     /// keeps no queue.
     pub waiting: Option<u32>,
-    /// The owner, as the holder named it; that of the acquisition in [`id`](Self::id).
+    /// The owner of the acquisition in [`id`](Self::id), as the holder named it.
     pub owner: Option<String>,
     /// The holder's remarks, by name.
     pub metadata: BTreeMap<String, String>,
@@ -87,7 +87,7 @@ impl LockInfo {
 pub struct LockHolder {
     /// The acquisition.
     pub id: AcquisitionId,
-    /// How it holds the lock.
+    /// The mode in which it holds the lock.
     pub mode: Mode,
     /// The last token of its grant.
     pub token: FencingToken,

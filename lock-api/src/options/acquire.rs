@@ -7,7 +7,7 @@ use super::lease::LeaseOptions;
 use crate::holder::Holder;
 use crate::mode::Mode;
 
-/// How long to wait for the present holder.
+/// The time to wait for the present holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Wait {
     /// No wait: one attempt.
@@ -133,7 +133,7 @@ impl AcquireOptions {
         self.wait
     }
 
-    /// Whether an attempt without a wait may go [together with others](Self::batched).
+    /// Returns whether an attempt without a wait may go [together with others](Self::batched).
     #[must_use]
     #[inline]
     pub fn is_batched(&self) -> bool {

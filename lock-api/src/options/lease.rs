@@ -320,21 +320,22 @@ fn whole_millis(duration: Duration) -> Duration {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LeaseTerms {
-    /// How long the store keeps the lease without a renewal.
+    /// The time for which the store keeps the lease without a renewal.
     pub ttl: Duration,
     /// The renewal interval; `None` if the lease is never renewed.
     pub renew_every: Option<Duration>,
-    /// How much earlier than the store the guard considers itself lost.
+    /// The time by which the guard considers itself lost earlier than the store.
     pub margin: Duration,
-    /// How long the key stays closed after the grant, even if the guard is released earlier.
+    /// The time for which the key stays closed after the grant, even if the guard is released
+    /// earlier.
     pub hold_at_least: Option<Duration>,
-    /// How long after the request that was granted the guard is lost at the latest.
+    /// The time after which the guard is lost at the latest, from the request that was granted.
     pub max_hold: Option<Duration>,
 }
 
 impl LeaseTerms {
-    /// Whether the lease is for one guard: its time counts from the grant, so that no further guard
-    /// of the process may have it.
+    /// Returns whether the lease is for one guard: its time counts from the grant, so that no
+    /// further guard of the process may have it.
     #[must_use]
     pub const fn is_for_one_guard(&self) -> bool {
         self.hold_at_least.is_some() || self.max_hold.is_some()

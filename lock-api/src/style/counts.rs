@@ -34,8 +34,8 @@ impl Client {
     }
 }
 
-/// How many requests there are of each client, or of any other value. Values without a request take
-/// no memory.
+/// The number of requests of each client, or of any other value. Values without a request take no
+/// memory.
 ///
 /// ```
 /// use std::sync::Arc;

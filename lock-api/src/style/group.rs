@@ -28,7 +28,7 @@ pub trait GroupGuard {
     /// The key.
     fn key(&self) -> &LockKey;
 
-    /// How the lock was lost, if it was.
+    /// Returns how the lock was lost, if it was.
     fn loss(&self) -> Option<Loss>;
 
     /// Gives the lock back unused: without the minimum hold.

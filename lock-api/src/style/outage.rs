@@ -2,8 +2,8 @@
 
 use crate::error::{ErrorKind, LockError};
 
-/// Whether the lock service gave no answer. An error that it answers with is no outage. Neither is
-/// a closed provider: its process is shutting down, and should not begin more work.
+/// Returns whether the lock service gave no answer. An error that it answers with is no outage.
+/// Neither is a closed provider: its process is shutting down, and should not begin more work.
 #[must_use]
 pub fn is_outage(error: &LockError) -> bool {
     matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable)

@@ -50,7 +50,7 @@ use crate::style::{ReportedHold, report_acquisition};
 /// A recorder that panics costs the sample, never the lock.
 ///
 /// # Typed styles
-/// A guard that carries more than a lock, such as that of a locked document, passes through no
+/// A guard that carries more than a lock, such as a locked document, passes through no
 /// wrapper. A provider of the lease engine reports all its styles by itself, in the same way, if
 /// its builder has a name for the reports: see `instrumented` on the builders of `distlock-mongo`.
 /// Do not wrap such a provider, too: its locks would be counted twice.

@@ -36,13 +36,13 @@ pub struct EngineOptions {
     pub lease: LeaseOptions,
     /// The owner and the remarks of the locks.
     pub holder: Holder,
-    /// How long one request to the store may take.
+    /// The time limit of one request to the store.
     pub request_timeout: Duration,
     /// The first pause of a waiter that polls, and the longest one.
     pub poll_interval: (Duration, Duration),
-    /// How waiters queue; `None` if they take no tickets.
+    /// The settings of the queue; `None` if waiters take no tickets.
     pub queue: Option<QueueOptions>,
-    /// How long a lease is handed on within the process; `None` if it is not.
+    /// The limits of the hand-off within the process; `None` if leases are not handed on.
     pub hand_off: Option<HandOff>,
     /// The name under which acquisitions and holds are reported; `None` if they are not.
     pub instrumented: Option<Arc<str>>,

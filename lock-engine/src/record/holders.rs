@@ -87,7 +87,7 @@ impl Holders {
         self.0.iter_mut().find(|lease| lease.id == *id && lease.is_live(now) && !lease.released)
     }
 
-    /// Whether a request of this mode fits beside the holders (C26, C27).
+    /// Returns whether a request of this mode fits beside the holders (C26, C27).
     pub(super) fn admit(&self, now: Duration, mode: Mode) -> bool {
         mode.fits(self.live(now).map(|lease| lease.mode))
     }

@@ -35,7 +35,7 @@ impl ForceRelease {
     }
 }
 
-/// What a step has changed, for a store that sends events.
+/// A change that a step has made, for a store that sends events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Change {

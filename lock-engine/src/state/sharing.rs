@@ -74,8 +74,8 @@ pub(crate) enum Leaving {
     Lost,
 }
 
-/// Whether the guards of a lease may be several: a shared lease that is renewed, without a minimum
-/// hold, and with tokens for more than one.
+/// Returns whether the guards of a lease may be several: a shared lease that is renewed, without a
+/// minimum hold, and with tokens for more than one.
 pub(crate) fn may_be_shared(claim: &Claim, tokens: NonZeroU32, terms: &LeaseTerms) -> bool {
     claim.mode() == Mode::Shared && tokens.get() > 1 && terms.renew_every.is_some() && !terms.is_for_one_guard()
 }
@@ -106,18 +106,18 @@ impl Sharing {
         (self.since, self.pause) = (since, pause);
     }
 
-    /// Whether a guard with this token has the lease.
+    /// Returns whether a guard with this token has the lease.
     pub(crate) fn is_open(&self, token: FencingToken) -> bool {
         self.open.contains(&token)
     }
 
-    /// Whether a guard has the lease that has reached its caller. Without one the lease is not
-    /// renewed: a caller that is never polled must not keep the key for ever.
+    /// Returns whether a guard has the lease that has reached its caller. Without one the lease is
+    /// not renewed: a caller that is never polled must not keep the key for ever.
     pub(crate) fn is_in_hand(&self) -> bool {
         self.open.len() > self.in_transit
     }
 
-    /// Whether one more guard may join now.
+    /// Returns whether one more guard may join now.
     pub(crate) fn may_join(&self, now: Instant, limits: &HandOff) -> bool {
         if self.others_wait {
             let in_time = now.saturating_duration_since(self.since) < limits.max_time;

@@ -49,7 +49,7 @@ pub struct BusyReply {
     /// The time until the claim's turn if the lease is neither renewed nor released, by the store's
     /// clock. It is the time until the key opens, and one turn window for each ticket ahead.
     pub holder_remaining: Option<Duration>,
-    /// What became of the ticket.
+    /// The state of the ticket.
     pub standing: QueueStanding,
     /// The store's clock in this step. The engine takes a pushed grant without another request, and
     /// counts its deadline from this answer: the instant before the request of this answer, plus

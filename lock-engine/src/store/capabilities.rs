@@ -1,10 +1,11 @@
-//! What a store supports in its three requests.
+//! The optional abilities of a store in its three requests.
 
 use std::time::Duration;
 
 use distlock_api::{LeaseOptions, LeaseTerms, LockError, Result};
 
-/// What a store supports in the three requests, beyond exclusive leases with one token. By default
+/// The optional abilities of a store in the three requests, beyond exclusive leases with one
+/// token. By default
 /// nothing.
 ///
 /// # Modes

@@ -35,7 +35,7 @@ pub trait EventStore: Send + Sync {
 /// The changes that a store pushes. See [`EventStore::subscribe`].
 pub type EventStream = Pin<Box<dyn Stream<Item = Result<StoreEvent>> + Send + 'static>>;
 
-/// What a watcher subscribes to. See [`EventStore::subscribe`].
+/// The subject of a subscription. See [`EventStore::subscribe`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Watch {

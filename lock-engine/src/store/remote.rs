@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use super::Lanes;
 use distlock_api::{LockError, Result};
 
-/// What [`RemoteStore::ensure_connected`] returns.
+/// The future that [`RemoteStore::ensure_connected`] returns.
 pub type Connecting<'a> = Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
 
 /// A store that is reached over connections. It is a [`LeaseStore`](super::LeaseStore) that returns

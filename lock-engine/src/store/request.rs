@@ -15,7 +15,7 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Attempt {
     /// The acquisition and its key.
     pub claim: Claim,
-    /// How long the lease lasts without a renewal; whole milliseconds, at least one.
+    /// The time for which the lease lasts without a renewal; whole milliseconds, at least one.
     pub ttl: Duration,
     /// The lease's safety margin. The guard counts its lease as lost this much before the store's
     /// expiry. So steps of the store's clock must stay below it, and so must the difference between
@@ -31,8 +31,8 @@ pub struct Attempt {
     /// store is no [`QueueStore`](super::QueueStore). A ticket that the claim has then stays as it
     /// is.
     pub ticket: Option<Ticket>,
-    /// How much later each further position in the queue may take a free lease. A ticket keeps it:
-    /// the answers to its refreshes count by it. Defaults to [`Attempt::TURN_WINDOW`].
+    /// The time by which each further position in the queue may take a free lease later. A ticket
+    /// keeps it: the answers to its refreshes count by it. Defaults to [`Attempt::TURN_WINDOW`].
     pub turn_window: Duration,
     /// The holder's owner and metadata, for people; to be stored with the lease.
     pub holder: Holder,
@@ -143,7 +143,7 @@ pub struct Renewal {
     pub timeout: Duration,
 }
 
-/// What a [`Renewal`] extends.
+/// The subject of a [`Renewal`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RenewalSubject {

@@ -86,7 +86,7 @@ impl Write {
     }
 }
 
-/// What became of a [`Write`].
+/// The outcome of a [`Write`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use = "`AlreadyLost` means that nothing was written"]
 pub enum Written {

@@ -20,8 +20,8 @@ impl MemoryProvider {
 }
 
 impl MemoryProviderBuilder {
-    /// Sets the owner of this provider's locks, for people. Defaults to that of
-    /// [`Holder::this_process`], which is unique per process.
+    /// Sets the owner of this provider's locks, for people. Defaults to the owner
+    /// in [`Holder::this_process`], which is unique per process.
     pub fn owner(mut self, owner: impl AsRef<str>) -> Self {
         self.holder = self.holder.with_owner(owner);
         self

@@ -79,7 +79,7 @@ impl Entry {
         self.extra.is_none()
     }
 
-    /// Whether the grant with this token holds the key.
+    /// Returns whether the grant with this token holds the key.
     #[inline]
     pub(super) fn holds(&self, token: u64) -> bool {
         match self.phase {
@@ -88,8 +88,8 @@ impl Entry {
         }
     }
 
-    /// Whether a request is granted beside the present holders: it fits, and no caller waits
-    /// (C28).
+    /// Returns whether a request is granted beside the present holders: it fits, and no caller
+    /// waits (C28).
     #[inline]
     pub(super) fn admits(&self, mode: Mode) -> bool {
         !mode.is_exclusive() && self.has_no_waiter() && self.mode.has_room_for(mode)
@@ -136,7 +136,7 @@ impl Entry {
         by_thread && self.thread != here && self.has_no_waiter()
     }
 
-    /// Whether the grant with this token has a guard.
+    /// Returns whether the grant with this token has a guard.
     #[inline]
     pub(super) fn is_held(&self, token: u64) -> bool {
         match self.phase {
@@ -325,7 +325,7 @@ impl Entry {
         }
     }
 
-    /// Whether the key has one exclusive holder.
+    /// Returns whether the key has one exclusive holder.
     #[inline]
     pub(super) fn is_exclusive(&self) -> bool {
         self.mode.is_exclusive()

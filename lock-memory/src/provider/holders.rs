@@ -118,9 +118,9 @@ impl<'a> HolderRef<'a> {
         Some(until.saturating_duration_since(Instant::now()))
     }
 
-    /// Whether watchers have an event of this grant, and none of its end. The grant of an exclusive
-    /// waiter is reported when it has looked, that of others in the step that grants it: they look
-    /// in any order.
+    /// Returns whether watchers have an event of this grant, and none of its end. The grant of an
+    /// exclusive waiter is reported when it has looked, that of others in the step that grants it:
+    /// they look in any order.
     pub(super) fn is_reported(&self) -> bool {
         match self.phase {
             Phase::InTransit => !self.mode.is_exclusive(),

@@ -103,8 +103,8 @@ impl LeaseHandle for LimitedTurn {
         })
     }
 
-    /// In another runtime than that of the timer, which may not run any more, by a timer of that
-    /// one.
+    /// In another runtime than the timer's, which may have ended, a timer of the present one is
+    /// added.
     fn lost(&self) -> LostSignal {
         let (mut lost, limit, runtime) = (self.turn.lost(), self.limit.clone(), self.runtime);
         LostSignal::new(async move {

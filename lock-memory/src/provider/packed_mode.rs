@@ -50,8 +50,8 @@ impl PackedMode {
         self.take -= holder.take;
     }
 
-    /// Whether a request fits beside these holders. [`Mode::MAX_HOLDERS`] is a limit of leases, and
-    /// there are none here.
+    /// Returns whether a request fits beside these holders. [`Mode::MAX_HOLDERS`] is a limit of
+    /// leases, and there are none here.
     #[inline]
     pub(super) fn has_room_for(self, request: Mode) -> bool {
         request.fits([self.get()])

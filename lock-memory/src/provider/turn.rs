@@ -98,7 +98,7 @@ fn pass_on(shard: &Arc<TurnShard>, hash: u64, token: u64, next: Next) {
 }
 
 /// Has the key closed until the end of a minimum hold. If its runtime had ended before the release,
-/// that of the release does so. A key whose timer ends with its runtime opens early.
+/// the runtime of the release does so. A key whose timer ends with its runtime opens early.
 struct MinimumHoldTimer {
     /// `None` once it has ended.
     turn: Option<Turn>,

@@ -119,7 +119,7 @@ impl<T> DocumentLocksBuilder<T> {
 
     /// Sets the document that is inserted, locked, if there is none, in the same step. If two
     /// callers insert the same one, one gets the lock, and the other waits or gets `Busy`. The
-    /// `_id` is always that of the lock. A document with nothing but an `_id` counts as missing.
+    /// `_id` is always the lock's. A document with nothing but an `_id` counts as missing.
     ///
     /// The default is part of every acquisition's command, so keep it small. Defaults to none: then
     /// the lock of a missing document is an error of kind [`NotFound`](ErrorKind::NotFound). For a
@@ -187,7 +187,7 @@ impl<T> DocumentLocksBuilder<T> {
     }
 }
 
-/// Makes the document to insert, without its `_id`, which is that of the lock.
+/// Makes the document to insert, without its `_id`, which the lock has.
 pub(super) fn default_document<T: Serialize + ?Sized>(document: &T) -> Result<Document> {
     match to_bson(document) {
         Ok(Bson::Document(mut document)) => {

@@ -42,7 +42,7 @@ impl Change {
 
     /// Replaces the whole document, except its `_id` and the lock.
     ///
-    /// An `_id` in it must be that of the document, or be left out.
+    /// An `_id` in it must be the `_id` of the document, or be left out.
     pub fn replace<T: Serialize + ?Sized>(document: &T) -> Self {
         Self(match serialized(document) {
             Ok(Bson::Document(document)) => Ok(Form::Whole(document)),

@@ -113,13 +113,13 @@ impl<T> DocumentGuard<T> {
         self.valid_until().map(|until| until.saturating_duration_since(Instant::now()))
     }
 
-    /// Whether the lock is lost. See [`LockGuard::is_lost`].
+    /// Returns whether the lock is lost. See [`LockGuard::is_lost`].
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.loss().is_some()
     }
 
-    /// How the lock was lost, if it was.
+    /// Returns how the lock was lost, if it was.
     #[must_use]
     pub fn loss(&self) -> Option<Loss> {
         self.lease.loss()
@@ -199,8 +199,8 @@ impl<T> DocumentGuard<T> {
         NotCommitted { error: CommitError::Rejected { error, code }, guard: Some(self) }
     }
 
-    /// Replaces the document by that of this guard, and unlocks it: a [`commit`](Self::commit) of
-    /// [`Change::replace`]. Fields that `T` does not have are removed.
+    /// Replaces the document by the one of this guard, and unlocks it: a [`commit`](Self::commit)
+    /// of [`Change::replace`]. Fields that `T` does not have are removed.
     ///
     /// # Errors
     /// As [`commit`](Self::commit).
@@ -252,8 +252,8 @@ impl<T> DocumentGuard<T> {
         }
     }
 
-    /// Replaces the document by that of this guard, and keeps the lock: a [`save`](Self::save) of
-    /// [`Change::replace`]. Fields that `T` does not have are removed.
+    /// Replaces the document by the one of this guard, and keeps the lock: a [`save`](Self::save)
+    /// of [`Change::replace`]. Fields that `T` does not have are removed.
     ///
     /// # Errors
     /// As [`save`](Self::save).

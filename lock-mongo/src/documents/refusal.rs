@@ -60,13 +60,13 @@ impl CommitError {
         }
     }
 
-    /// Whether the lock had been lost before.
+    /// Returns whether the lock had been lost before.
     #[must_use]
     pub const fn is_already_lost(&self) -> bool {
         matches!(self, Self::AlreadyLost(_))
     }
 
-    /// Whether nothing was changed although the lock was held.
+    /// Returns whether nothing was changed although the lock was held.
     #[must_use]
     pub const fn is_rejected(&self) -> bool {
         matches!(self, Self::Rejected { .. })

@@ -19,7 +19,7 @@ pub enum Fenced<T> {
 }
 
 impl<T> Fenced<T> {
-    /// Whether the update was applied.
+    /// Returns whether the update was applied.
     #[must_use]
     pub const fn is_accepted(&self) -> bool {
         matches!(self, Self::Accepted(_))

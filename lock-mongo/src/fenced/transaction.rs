@@ -110,7 +110,7 @@ pub struct FencedTransaction {
 
 impl Fence {
     /// Makes transactions that are checked against the fence record with this `_id` in the
-    /// collection `records`. The field of the token is that of the fence. See
+    /// collection `records`. The field of the token is the same as of the fence. See
     /// [`FencedTransaction`].
     pub fn transaction<T: Send + Sync>(&self, records: &Collection<T>, id: impl Into<Bson>) -> FencedTransaction {
         let (records, limit) = (records.clone_with_type(), FencedTransaction::DEFAULT_LIMIT);
@@ -205,8 +205,8 @@ impl FencedTransaction {
     ///   the record into a collection that removes documents by itself;
     ///   [`Corrupt`](ErrorKind::Corrupt) for a record whose fence is no number;
     ///   [`Timeout`](ErrorKind::Timeout) when the limit has passed; any error of MongoDB. Nothing
-    ///   was written unless the [outcome is unknown](LockError::is_outcome_unknown): that of the
-    ///   commit.
+    ///   was written unless the outcome of the commit is
+    ///   [unknown](LockError::is_outcome_unknown).
     ///
     /// # Cancel safety
     /// When the future is dropped, the transaction is aborted in the background, unless its commit
@@ -414,7 +414,7 @@ fn not_begun(error: &Error) -> LockError {
     }
 }
 
-/// Whether the server does not allow the stamp in a transaction.
+/// Returns whether the server does not allow the stamp in a transaction.
 fn is_not_for_transactions(error: &Error) -> bool {
     match &*error.kind {
         DriverKind::Write(WriteFailure::WriteError(refused)) => refused.code == NOT_IN_A_TRANSACTION,

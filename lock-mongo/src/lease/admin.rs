@@ -28,7 +28,7 @@ pub(crate) enum Victims<'a> {
 }
 
 impl Victims<'_> {
-    /// Whether a holder with this id and this owner loses its lease.
+    /// Returns whether a holder with this id and this owner loses its lease.
     fn is(self, id: &str, owner: &str) -> Bson {
         match self {
             Self::All => true.into(),
@@ -162,8 +162,8 @@ impl Layout {
         Ok(held)
     }
 
-    /// Whether the lease is exclusive, or one of several live holders has this owner. The filter
-    /// also matches expired ones.
+    /// Returns whether the lease is exclusive, or one of several live holders has this owner. The
+    /// filter also matches expired ones.
     fn is_held_by_owner(&self, owner: &str) -> Document {
         let owners = doc! { "$map": { "input": self.live_holders(), "in": format!("$$this.{OWNER}") } };
         doc! { "$or": [{ "$not": self.has_marker() }, { "$in": [literal(owner), owners] }] }

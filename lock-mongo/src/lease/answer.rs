@@ -156,13 +156,13 @@ impl HolderState {
         remarks(self.meta.as_ref())
     }
 
-    /// Whether this acquisition holds a lease with this last token.
+    /// Returns whether this acquisition holds a lease with this last token.
     pub(crate) fn is(&self, id: &str, token: i64) -> bool {
         self.id == id && self.token == token && !self.kept
     }
 }
 
-/// Whether a field that contains one acquisition, or several, contains this one.
+/// Returns whether a field that contains one acquisition, or several, contains this one.
 pub(crate) fn names(field: Option<&str>, id: &str) -> bool {
     field.is_some_and(|field| field.split(BETWEEN).any(|one| one == id))
 }

@@ -9,7 +9,7 @@ use super::{ID, millis};
 /// The text of the error of a pipeline that comes too late.
 pub(crate) const LATE: &str = "distlock: late ";
 
-/// Whether the command has begun before its bound.
+/// Returns whether the command has begun before its bound.
 pub(super) fn is_in_time(bound: Duration) -> Document {
     doc! { "$lt": ["$$NOW", DateTime::from_millis(millis(bound))] }
 }

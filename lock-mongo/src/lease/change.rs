@@ -119,7 +119,7 @@ fn replaced_by(new: &Bson, field: &str) -> Document {
     } } }
 }
 
-/// Whether a part of a projection names fields to keep, not fields to drop.
+/// Returns whether a part of a projection names fields to keep, not fields to drop.
 fn names_kept_fields(value: &Bson) -> bool {
     match value {
         Bson::Document(nested) => {
@@ -129,7 +129,7 @@ fn names_kept_fields(value: &Bson) -> bool {
     }
 }
 
-/// Whether the value of a field in a projection keeps the field, or computes it.
+/// Returns whether the value of a field in a projection keeps the field, or computes it.
 fn is_kept(value: &Bson) -> bool {
     match value {
         Bson::Boolean(kept) => *kept,

@@ -42,7 +42,7 @@ pub(crate) struct Subject {
 }
 
 impl PartialEq for Subject {
-    /// Whether both need the same changes.
+    /// Returns whether both need the same changes.
     fn eq(&self, other: &Self) -> bool {
         (&self.collection, &self.layout.prefix, self.provider)
             == (&other.collection, &other.layout.prefix, other.provider)
@@ -250,14 +250,14 @@ struct Namespace {
 }
 
 impl ReportedChange {
-    /// Whether the change concerns the collection of this subject.
+    /// Returns whether the change concerns the collection of this subject.
     pub(crate) fn concerns(&self, subject: &Subject) -> bool {
         let is_it =
             |name: &Option<Namespace>| name.as_ref().and_then(|name| name.coll.as_ref()) == Some(&subject.collection);
         ENDS_ALL.contains(&&*self.operation_type) || is_it(&self.ns) || is_it(&self.to)
     }
 
-    /// Whether the records of the collection are gone.
+    /// Returns whether the records of the collection are gone.
     pub(crate) fn ends(&self) -> bool {
         [DROP, RENAME].contains(&&*self.operation_type) || ENDS_ALL.contains(&&*self.operation_type)
     }
@@ -284,7 +284,7 @@ impl ChangedLease {
         self.revoked.is_some() && (self.released.is_none() || self.has_moved_token())
     }
 
-    /// Whether the last change of the token was a forced release.
+    /// Returns whether the last change of the token was a forced release.
     fn has_moved_token(&self) -> bool {
         let moved = |last: &Bson| {
             last.as_i64().and_then(|last| last.checked_add(1)) == self.token.as_ref().and_then(Bson::as_i64)

@@ -42,7 +42,7 @@ impl Layout {
         self.sub_document().unwrap_or_default()
     }
 
-    /// Whether leases are in an application's own documents.
+    /// Returns whether leases are in an application's own documents.
     pub(crate) fn is_within(&self) -> bool {
         self.sub_document().is_some()
     }

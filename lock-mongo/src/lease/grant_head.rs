@@ -95,7 +95,7 @@ impl Layout {
         self.value(&format!("{RUN}.{part}"))
     }
 
-    /// Whether the run has granted to a ticket. Without a run it has not.
+    /// Returns whether the run has granted to a ticket. Without a run it has not.
     pub(super) fn has_run(&self) -> Document {
         doc! { "$gt": [self.of_run("n"), 0] }
     }

@@ -49,20 +49,20 @@ pub(super) fn mode_fields(mode: Mode) -> Document {
     }
 }
 
-/// Whether a ticket or a holder is shared.
+/// Returns whether a ticket or a holder is shared.
 pub(super) fn is_shared(one: &str) -> Document {
     doc! { "$eq": [format!("{one}.{SHARED}"), true] }
 }
 
-/// Whether a ticket or a holder has permits. Other values than numbers that an acquisition can
-/// request make a ticket exclusive: one that is no number compares less than each, and would leave
-/// room for any number of others (R32).
+/// Returns whether a ticket or a holder has permits. Other values than numbers that an acquisition
+/// can request make a ticket exclusive: one that is no number compares less than each, and would
+/// leave room for any number of others (R32).
 pub(super) fn has_permits(one: &str) -> Document {
     let (takes, of) = (format!("{one}.{TAKES}"), format!("{one}.{OF}"));
     doc! { "$and": [{ "$gte": [&takes, 1] }, { "$lte": [takes, &of] }, { "$lte": [of, i64::from(u32::MAX)] }] }
 }
 
-/// Whether a ticket is exclusive.
+/// Returns whether a ticket is exclusive.
 pub(super) fn is_exclusive(one: &str) -> Document {
     doc! { "$not": { "$or": [is_shared(one), has_permits(one)] } }
 }
@@ -74,7 +74,7 @@ pub(super) fn require_exclusive(filter: &mut Document, ticket: &str) {
     filter.insert(format!("{ticket}.{TAKES}"), doc! { "$exists": false });
 }
 
-/// Whether a request of a mode fits beside these holders, see [`Mode::fits`].
+/// Returns whether a request of a mode fits beside these holders, see [`Mode::fits`].
 pub(super) fn fits(mode: Mode, held: &str) -> Document {
     match mode {
         Mode::Shared => shared_fits(held),
@@ -83,7 +83,7 @@ pub(super) fn fits(mode: Mode, held: &str) -> Document {
     }
 }
 
-/// Whether a ticket that is not exclusive fits beside these holders.
+/// Returns whether a ticket that is not exclusive fits beside these holders.
 pub(super) fn ticket_fits(ticket: &str, held: &str) -> Document {
     let of_permits = permits_fit(format!("{ticket}.{TAKES}"), format!("{ticket}.{OF}"), held);
     doc! { "$cond": [is_shared(ticket), shared_fits(held), of_permits] }
@@ -107,7 +107,7 @@ pub(super) fn taken_by(held: &str) -> Document {
     doc! { "$sum": format!("{held}.{TAKES}") }
 }
 
-/// Whether all holders are of a kind.
+/// Returns whether all holders are of a kind.
 pub(super) fn all(held: &str, is_of_kind: Document) -> Document {
     doc! { "$allElementsTrue": [{ "$map": { "input": held, "in": is_of_kind } }] }
 }
@@ -123,7 +123,7 @@ pub(super) fn mode_text(one: &str) -> Document {
     doc! { "$cond": [is_shared(one), "s", { "$concat": [number(TAKES), "/", number(OF)] }] }
 }
 
-/// Whether one of several holders has not expired, and has the form of a holder.
+/// Returns whether one of several holders has not expired, and has the form of a holder.
 pub(super) fn is_live(one: &str) -> Document {
     let of = |field: &str| format!("{one}.{field}");
     doc! { "$and": [
@@ -135,7 +135,7 @@ pub(super) fn is_live(one: &str) -> Document {
     ] }
 }
 
-/// Whether one of several holders is this acquisition, and has not released. Its id is an
+/// Returns whether one of several holders is this acquisition, and has not released. Its id is an
 /// expression.
 pub(super) fn is_own(one: &str, id: &Bson) -> Document {
     doc! { "$and": [
@@ -178,7 +178,7 @@ pub(super) fn earliest(holders: &str) -> Document {
 }
 
 impl Layout {
-    /// Whether the key is held by several, or was by the time they expired (R25).
+    /// Returns whether the key is held by several, or was by the time they expired (R25).
     pub(super) fn has_marker(&self) -> Document {
         doc! { "$eq": [self.value(LOCK_ID), MARKER] }
     }

@@ -7,8 +7,9 @@ use super::once::{ONCE, OPEN, STATE};
 use super::{ACQUIRED_AT, AUDIT, EXPIRES_AT, Layout, QUEUE};
 
 impl Layout {
-    /// Whether a document can still be in use when the date in this field has passed, by any time.
-    /// A TTL index on such a field removes leases that are held, or outcomes that are kept (R6).
+    /// Returns whether a document can still be in use when the date in this field has passed, by
+    /// any time. A TTL index on such a field removes leases that are held, or outcomes that are
+    /// kept (R6).
     ///
     /// The filter of the index is only examined where a filter of ours has the same field: none is
     /// known to spare all records.

@@ -103,8 +103,8 @@ impl Layout {
         .into()
     }
 
-    /// Whether so many tickets may stay where they are: there are at least two of them for each
-    /// empty place.
+    /// Returns whether so many tickets may stay where they are: there are at least two of them for
+    /// each empty place.
     fn has_few_empty_places(&self, tickets: &str) -> Document {
         let empty = doc! { "$subtract": [{ "$size": self.value(PLACES) }, { "$size": tickets }] };
         doc! { "$lte": [{ "$multiply": [empty, 2] }, { "$size": tickets }] }
@@ -130,9 +130,9 @@ impl Layout {
         } }
     }
 
-    /// Whether the position may take the free lease: each one a window later than the one before
-    /// (R8). The first one may at once, without a test of times: a free lease can look unexpired to
-    /// an operation that started before the release (R7).
+    /// Returns whether the position may take the free lease: each one a window later than the one
+    /// before (R8). The first one may at once, without a test of times: a free lease can look
+    /// unexpired to an operation that started before the release (R7).
     pub(super) fn is_turn(&self, window: Duration) -> Document {
         let position = self.value(POSITION);
         let turn = doc! { "$add": [self.opened(), { "$multiply": [&position, bounded(window)] }] };
@@ -153,8 +153,8 @@ impl Layout {
         doc! { "$max": [{ "$subtract": [turn, "$$NOW"] }, 0_i64] }
     }
 
-    /// Whether the acquisition may have a ticket: it has one, or there are fewer than `capacity`.
-    /// In a queue that is no list it has none (R32).
+    /// Returns whether the acquisition may have a ticket: it has one, or there are fewer than
+    /// `capacity`. In a queue that is no list it has none (R32).
     fn has_room(&self, id: &AcquisitionId, capacity: u32) -> Document {
         doc! { "$or": [
             { "$in": [literal(id.as_str()), self.ids_of_live()] },
@@ -165,7 +165,7 @@ impl Layout {
         ] }
     }
 
-    /// Whether an attempt with this ticket waits: there is room, and an end to wait for.
+    /// Returns whether an attempt with this ticket waits: there is room, and an end to wait for.
     pub(super) fn may_wait(&self, id: &AcquisitionId, ticket: &Ticket) -> Document {
         doc! { "$and": [self.has_room(id, ticket.capacity), self.has_end()] }
     }
@@ -194,7 +194,7 @@ impl Layout {
         self.queue_of(left, vec![literal(id.as_str())])
     }
 
-    /// Whether the acquisition has a ticket, dead or alive.
+    /// Returns whether the acquisition has a ticket, dead or alive.
     pub(super) fn has_ticket(&self, id: &Bson) -> Document {
         doc! { "$let": {
             "vars": { "all": self.tickets() },
@@ -332,8 +332,9 @@ pub(super) fn ends_of_tickets(tickets: &str, number: &Document) -> Document {
     doc! { "$max": { "$map": { "input": ahead, "in": end } } }
 }
 
-/// Whether a ticket is alive. One that lacks a field, or has it in another form, counts as dead,
-/// because no release could grant to it. So does one with a time that no server has written (R32).
+/// Returns whether a ticket is alive. One that lacks a field, or has it in another form, counts as
+/// dead, because no release could grant to it. So does one with a time that no server has written
+/// (R32).
 fn is_alive(ticket: &str) -> Document {
     let of = |field| format!("{ticket}.{field}");
     let mut alive = vec![doc! { "$eq": [{ "$type": of(TICKET) }, "string"] }];
@@ -372,7 +373,7 @@ fn empty_place() -> Bson {
     literal(doc! {})
 }
 
-/// Whether a ticket is not that of the acquisition.
+/// Returns whether a ticket belongs to another acquisition.
 fn is_another(id: &Bson) -> Document {
     doc! { "$ne": [format!("$$this.{TICKET}"), id] }
 }

@@ -84,7 +84,7 @@ fn everything(layout: &Layout, clock: Clock) -> String {
     pipelines.concat().iter().map(ToString::to_string).collect()
 }
 
-/// Whether a pipeline contains the path or the value of a field.
+/// Returns whether a pipeline contains the path or the value of a field.
 fn mentions(text: &str, field: &str) -> bool {
     text.contains(&format!("\"{field}\"")) || text.contains(&format!("\"${field}\""))
 }

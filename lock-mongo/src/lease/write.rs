@@ -76,7 +76,7 @@ impl Layout {
         projection
     }
 
-    /// Whether this is the last write of its acquisition, which is remembered.
+    /// Returns whether this is the last write of its acquisition, which is remembered.
     pub(super) fn has_written(&self, write: WriteId<'_>) -> Document {
         doc! { "$in": [literal(write.entry()), self.writes()] }
     }

@@ -259,7 +259,7 @@ fn malformed_field(state: &Document) -> Option<String> {
     no_text.or_else(|| (!has_remarks(state.get("meta"))).then(|| "`meta` is no list of names and values".to_owned()))
 }
 
-/// Whether remarks have the form of a record.
+/// Returns whether remarks have the form of a record.
 fn has_remarks(meta: Option<&Bson>) -> bool {
     let is_remark = |remark: &Bson| {
         remark.as_document().is_some_and(|remark| remark.get_str("k").is_ok() && remark.get_str("v").is_ok())

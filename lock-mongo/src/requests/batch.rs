@@ -36,9 +36,9 @@ pub(crate) const KEYS: usize = 128;
 /// make all callers of a batch wait for all of them.
 const DOCUMENT_LEN: usize = 1 << 14;
 
-/// Whether an attempt gains by going in a batch: of a key that is probably free, in a store that
-/// knows its server's clock. Where a floor is ahead of the clock, a batch would
-/// take no key twice. A batch inserts no document of the application's.
+/// Returns whether an attempt gains by going in a batch: of a key that is probably free, in a store
+/// that knows its server's clock. Where a floor is ahead of the clock, a batch would take no key
+/// twice. A batch inserts no document of the application's.
 pub(crate) fn may_gather(records: &Records, attempt: &Attempt, if_missing: &IfMissing) -> bool {
     let known = records.key_memory.known(attempt.claim.key().as_str());
     records.server_clock.not_before().is_some_and(|now| records.token_floor <= token_at(now))
@@ -75,12 +75,12 @@ pub(crate) async fn try_acquire_many(records: &Records, attempts: &[Attempt]) ->
         .collect()
 }
 
-/// How long an attempt may act. It is of no use after the lease that it would bring.
+/// Returns how long an attempt may act. It is of no use after the lease that it would bring.
 fn limit(attempt: &Attempt) -> Duration {
     attempt.timeout.min(attempt.ttl)
 }
 
-/// Whether an attempt gains by bringing its document in a batch.
+/// Returns whether an attempt gains by bringing its document in a batch.
 pub(crate) fn may_gather_document(records: &Records, attempt: &Attempt, if_missing: &IfMissing) -> bool {
     claim_state(&attempt.claim).wants_document.store(true, Ordering::Relaxed);
     records.document_len.load(Ordering::Relaxed) <= DOCUMENT_LEN && may_gather(records, attempt, if_missing)
@@ -234,7 +234,7 @@ impl Taking<'_> {
     }
 }
 
-/// Whether one statement can take the leases of both.
+/// Returns whether one statement can take the leases of both.
 fn have_equal_terms<'a>(one: &'a Attempt, other: &'a Attempt) -> bool {
     let terms =
         |attempt: &'a Attempt| (attempt.claim.mode(), attempt.ttl, attempt.tokens, &attempt.holder, limit(attempt));
@@ -377,8 +377,8 @@ async fn update(
     WriteReply::read(records.run_once(command, budget).await?.map_err(LockError::outcome_unknown)?)
 }
 
-/// Whether a release gains by going in a batch: of a lease that had no waiter, and no other holder,
-/// when it was granted.
+/// Returns whether a release gains by going in a batch: of a lease that had no waiter, and no other
+/// holder, when it was granted.
 pub(crate) fn may_gather_release(release: &Release) -> bool {
     release.hold_at_least.is_none() && claim_state(&release.claim).was_alone.load(Ordering::Relaxed)
 }
@@ -466,9 +466,9 @@ async fn released_by<'a>(
     Ok(ids.filter_map(|id| if let Bson::String(id) = id { Some(id) } else { None }).collect())
 }
 
-/// Whether a withdrawal may go in a batch: of a claim that has numbered no write. Without a number
-/// it would not refuse the straggler of a numbered attempt (R11). A call that has the session now
-/// is such an attempt.
+/// Returns whether a withdrawal may go in a batch: of a claim that has numbered no write. Without a
+/// number it would not refuse the straggler of a numbered attempt (R11). A call that has the
+/// session now is such an attempt.
 pub(crate) fn may_gather_withdrawal(claim: &Claim) -> bool {
     claim_state(claim).session.try_lock().is_ok_and(|session| session.is_none())
 }

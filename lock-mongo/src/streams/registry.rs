@@ -69,12 +69,12 @@ impl Streams {
         &self.pool
     }
 
-    /// Whether the pool is large enough for a stream.
+    /// Returns whether the pool is large enough for a stream.
     pub(crate) fn any(&self) -> bool {
         self.at_most > 0
     }
 
-    /// Whether the user may watch a database, unless it was refused before.
+    /// Returns whether the user may watch a database, unless it was refused before.
     pub(super) fn may_watch(&self, database: &str) -> bool {
         !self.refused.lock().expect("no code in here panics").contains(database)
     }

@@ -16,7 +16,8 @@ use crate::error::{Effect, translate};
 const REFUSED_FORMS: [i32; 10] = [2, 9, 14, 40, 59, 72, 115, 168, 238, 303];
 const NAMELESS: i32 = 14_000;
 
-/// Whether a server refused the form of a command, so that it may lack what the protocol needs.
+/// Returns whether a server refused the form of a command, so that it may lack what the protocol
+/// needs.
 pub(crate) fn is_refused_form(error: &Error) -> bool {
     let DriverKind::Command(refused) = &*error.kind else { return false };
     REFUSED_FORMS.contains(&refused.code) || refused.code >= NAMELESS

@@ -26,7 +26,7 @@ pub(crate) fn ended_before(client: &Client, error: &Error) -> Option<LockError> 
     (is_unselected(error) && have_ended(client)).then(ended)
 }
 
-/// Whether the driver's tasks have ended.
+/// Returns whether the driver's tasks have ended.
 ///
 /// The driver waits for a server that suits, unless the tasks are gone that would find one. No
 /// server suits here, so nothing is sent.

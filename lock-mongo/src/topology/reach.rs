@@ -79,7 +79,8 @@ impl Reachability {
         self.answered.store(0, Ordering::Relaxed);
     }
 
-    /// Whether a call may be made without a check: the last one was answered, and not long ago.
+    /// Returns whether a call may be made without a check: the last one was answered, and not long
+    /// ago.
     pub(crate) fn is_certain(&self) -> bool {
         let answered = self.answered.load(Ordering::Relaxed);
         answered > 0 && self.millis() - answered.min(self.millis()) < u64::try_from(FRESH.as_millis()).expect("small")
@@ -186,7 +187,8 @@ impl Servers {
         Self { all: servers.collect(), has_writable }
     }
 
-    /// Whether a server takes writes. If the driver shows something that cannot be read, assume so.
+    /// Returns whether a server takes writes. If the driver shows something that cannot be read,
+    /// assume so.
     pub(super) fn can_serve(&self) -> bool {
         self.has_writable || self.all.is_empty()
     }
@@ -196,13 +198,13 @@ impl Servers {
         self.all.into_iter().find(|server| server.is_primary).map(|server| server.address)
     }
 
-    /// Whether each server refuses connections, or its name cannot be resolved.
+    /// Returns whether each server refuses connections, or its name cannot be resolved.
     fn refuse_connections(&self) -> bool {
         self.all_fail_with(&["ConnectionRefused", "failed to lookup", "no record found", "Name or service not known"])
     }
 
-    /// Whether the TLS handshake with each server fails by its certificate, or by the client's
-    /// options.
+    /// Returns whether the TLS handshake with each server fails by its certificate, or by the
+    /// client's options.
     pub(super) fn fail_tls(&self) -> bool {
         self.all_fail_with(&["InvalidCertificate", "invalid peer certificate"])
     }
@@ -215,7 +217,7 @@ impl Servers {
         !self.all.is_empty() && self.all.iter().all(fails)
     }
 
-    /// Whether a server has refused the client's credentials.
+    /// Returns whether a server has refused the client's credentials.
     pub(super) fn refuse_credentials(&self) -> bool {
         self.all.iter().any(|server| server.error.as_deref().is_some_and(|error| error.starts_with("Authentication")))
     }

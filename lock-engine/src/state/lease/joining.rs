@@ -10,7 +10,7 @@ use distlock_api::FencingToken;
 use distlock_api::style::contained;
 
 impl<C: CarriedLease> Lease<C> {
-    /// Whether other readers may join the lease.
+    /// Returns whether other readers may join the lease.
     pub(crate) fn is_joinable(&self) -> bool {
         self.joinable
     }

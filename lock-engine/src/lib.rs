@@ -125,6 +125,8 @@ pub mod simulation;
 mod simulation;
 mod state;
 pub mod store;
+#[cfg(test)]
+mod test_kit;
 
 pub use face::guard::{AcquiredLease, LeaseGuard, NotCommitted};
 pub use face::provider::{LeaseProvider, LeaseProviderBuilder};

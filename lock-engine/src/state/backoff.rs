@@ -62,10 +62,8 @@ pub(crate) fn chunk(level: u32, batch: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_kit::ms;
 
-    const fn ms(millis: u64) -> Duration {
-        Duration::from_millis(millis)
-    }
     const POLL: Poll = Poll { first: ms(10), longest: ms(250) };
 
     #[test]

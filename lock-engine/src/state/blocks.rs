@@ -51,10 +51,7 @@ impl Blocks {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn key(name: &str) -> LockKey {
-        LockKey::new(name).unwrap()
-    }
+    use crate::test_kit::key;
 
     #[test]
     fn r21_the_block_of_a_key_follows_its_use() {

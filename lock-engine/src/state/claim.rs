@@ -275,11 +275,8 @@ impl PendingClaim {
 mod tests {
     use super::*;
     use crate::store::ProviderId;
+    use crate::test_kit::ms;
     use distlock_api::LockKey;
-
-    const fn ms(millis: u64) -> Duration {
-        Duration::from_millis(millis)
-    }
 
     fn at(millis: u64) -> StoreTime {
         StoreTime::since_origin(ms(millis))

@@ -105,10 +105,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-
-    const fn ms(millis: u64) -> Duration {
-        Duration::from_millis(millis)
-    }
+    use crate::test_kit::ms;
 
     #[tokio::test(start_paused = true)]
     async fn r21_handing_on_is_bounded_while_others_wait_and_only_then() {

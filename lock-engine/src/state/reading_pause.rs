@@ -138,10 +138,7 @@ fn pause(turn: Duration, ahead: u32, sent: Instant, bounds: Bounds) -> Duration 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const fn ms(millis: u64) -> Duration {
-        Duration::from_millis(millis)
-    }
+    use crate::test_kit::ms;
 
     const BOUNDS: Bounds = Bounds { claim: ms(1900), leaves: None };
 

@@ -61,10 +61,7 @@ fn place(hash: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn key(name: &str) -> LockKey {
-        LockKey::new(name).unwrap()
-    }
+    use crate::test_kit::key;
 
     #[test]
     fn the_keys_that_are_remembered_are_bounded() {

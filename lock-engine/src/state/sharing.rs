@@ -174,14 +174,7 @@ impl Sharing {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const fn ms(millis: u64) -> Duration {
-        Duration::from_millis(millis)
-    }
-
-    const fn token(token: u64) -> FencingToken {
-        FencingToken::new(token)
-    }
+    use crate::test_kit::{ms, token};
 
     #[tokio::test(start_paused = true)]
     async fn c28_joins_are_bounded_while_another_process_waits_and_only_then() {

@@ -74,10 +74,7 @@ mod tests {
     use tokio::time::{advance, sleep};
 
     use super::*;
-
-    const fn ms(millis: u64) -> Duration {
-        Duration::from_millis(millis)
-    }
+    use crate::test_kit::ms;
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_no_task_has_read_is_taken() {

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use distlock_api::{LockProvider, LockProviderExt, Loss};
-use distlock_memory::{MemoryStore, Operation};
+use distlock_memory::Operation;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::kit::{acquire, ms, provider, quick};
+use crate::kit::{acquire, ms, provider, quick_setup};
 use crate::store::{Fate, ScriptedStore};
 
 #[tokio::test(start_paused = true)]
@@ -29,8 +29,7 @@ async fn c23_what_is_settled_in_the_background_is_counted() {
 
 #[tokio::test(start_paused = true)]
 async fn c23_an_abandoned_lease_is_neither_renewed_nor_released_and_keeps_others_out_until_its_ttl_ends() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     let guard = acquire(&provider, "k").await;
     sleep(ms(400)).await; // renewed once
     let renewals = store.calls(Operation::Renew);

@@ -9,13 +9,14 @@ use distlock_api::{AcquireOptions, Acquired, ErrorKind, LockProvider, LockProvid
 use distlock_memory::{MemoryStore, Operation};
 use tokio::time::{Instant, sleep};
 
-use crate::kit::{acquire, by_hand, ms, poll_once, process, provider, queued, queueing, quick, secs, waiter};
+use crate::kit::{
+    acquire, by_hand, ms, poll_once, process, provider, queued, queueing, quick_setup, secs, setup, waiter,
+};
 use crate::store::{Fate, ScriptedStore};
 
 #[tokio::test(start_paused = true)]
 async fn c18_every_call_is_bounded_when_the_store_hangs() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     let hangs: Vec<_> = (0..1000).map(|_| store.hang_next(Operation::TryAcquire)).collect();
     let started = Instant::now();
     let error = provider.try_acquire("k").await.unwrap_err();
@@ -90,8 +91,7 @@ async fn c18_a_waiter_leaves_at_its_limit_although_the_store_hangs() {
 
 #[tokio::test(start_paused = true)]
 async fn c18_a_wait_ends_in_time_at_a_local_and_at_a_remote_holder() {
-    let store = MemoryStore::new();
-    let (here, there) = (quick(&store), quick(&store));
+    let (store, [here, there]) = quick_setup();
     let _guard = acquire(&here, "k").await;
     for waiter in [&here, &there] {
         let started = Instant::now();
@@ -156,8 +156,7 @@ async fn c18_acquire_all_does_not_begin_with_another_key_when_its_time_is_up() {
 
 #[tokio::test(start_paused = true)]
 async fn c18_a_try_beside_a_lease_that_was_lost_in_transit_makes_an_attempt() {
-    let store = MemoryStore::new();
-    let a = process(&store);
+    let (store, [a]) = setup();
     let first = a.acquire("k").await.unwrap();
     // The stream is opened when the lease is a second old.
     sleep(ms(1010)).await;
@@ -175,8 +174,7 @@ async fn c18_a_try_beside_a_lease_that_was_lost_in_transit_makes_an_attempt() {
 /// A lease that was taken away before its grant arrived has no turn: a try makes an attempt.
 #[tokio::test(start_paused = true)]
 async fn c18_a_try_beside_a_grant_that_was_lost_in_transit_makes_an_attempt() {
-    let store = MemoryStore::new();
-    let (a, b) = (process(&store), process(&store));
+    let (store, [a, b]) = setup();
     // A lease that is held for long opens the stream.
     let _other = a.acquire("other").await.unwrap();
     sleep(Duration::from_secs(3)).await;

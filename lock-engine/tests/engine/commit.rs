@@ -36,8 +36,7 @@ async fn is_free(store: &MemoryStore) {
 
 #[tokio::test(start_paused = true)]
 async fn an_acquisition_brings_what_its_own_answer_brought() {
-    let style = Style::new();
-    let provider = style.provider();
+    let (style, provider) = Style::with_provider();
     for n in 0..3 {
         let lease = style.lock(&provider).await;
         assert_eq!((style.brought(&lease), style.attempts()), (n, u32::try_from(n).unwrap() + 1));
@@ -51,8 +50,7 @@ async fn an_acquisition_brings_what_its_own_answer_brought() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_handed_on_brings_nothing_and_is_released_first() {
-    let style = Style::new();
-    let provider = style.provider();
+    let (style, provider) = Style::with_provider();
     let plain = provider.acquire("k").await.unwrap();
     let (token, waits) = (plain.fencing_token(), style.lock_in_task(&provider));
     waiting(&provider, 1).await;
@@ -96,8 +94,7 @@ async fn a_permanent_error_ends_the_wait_and_leaves_nothing() {
             Err(LockError::new(ErrorKind::NotFound, "nothing to lock"))
         }
     }
-    let style = Style::new();
-    let provider = style.provider();
+    let (style, provider) = Style::with_provider();
     for wait in [Wait::Forever, Wait::Try, Wait::UpTo(ms(100))] {
         let key = LockKey::new("k").unwrap();
         let options = AcquireOptions::new().with_wait(wait);
@@ -112,8 +109,7 @@ async fn a_permanent_error_ends_the_wait_and_leaves_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn c25_a_commit_that_discards_leaves_no_minimum_hold() {
-    let style = Style::new();
-    let provider = style.provider();
+    let (style, provider) = Style::with_provider();
     let options = AcquireOptions::new().with_lease(LeaseOptions::new().hold_at_least(ms(60_000)));
     let lock = || style.lock_with(&provider, options.clone());
     let start = Instant::now();
@@ -129,8 +125,7 @@ async fn c25_a_commit_that_discards_leaves_no_minimum_hold() {
 
 #[tokio::test(start_paused = true)]
 async fn c10_a_commit_whose_reply_is_lost_is_made_once() {
-    let style = Style::new();
-    let provider = style.provider();
+    let (style, provider) = Style::with_provider();
     let lease = style.lock(&provider).await;
     let lost = lease.lost();
     let op = style.adds(true, [unavailable(), Fate::LoseReply]);
@@ -143,8 +138,7 @@ async fn c10_a_commit_whose_reply_is_lost_is_made_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_rejected_commit_gives_the_lease_back_as_it_was() {
-    let style = Style::new();
-    let provider = style.provider();
+    let (style, provider) = Style::with_provider();
     let lease = style.lock(&provider).await;
     let (token, id) = (lease.fencing_token(), lease.claim().id().clone());
     let lost = tokio::spawn(lease.lost()); // polled while the commit is under way
@@ -162,8 +156,7 @@ async fn a_rejected_commit_gives_the_lease_back_as_it_was() {
 
 #[tokio::test(start_paused = true)]
 async fn a_permanent_error_after_an_unknown_one_is_no_rejection() {
-    let style = Style::new();
-    let provider = style.provider();
+    let (style, provider) = Style::with_provider();
     let lease = style.lock(&provider).await;
     let denied = Fate::Fail(LockError::new(ErrorKind::PermissionDenied, "no more"));
     let not = lease.release_via(style.adds(true, [Fate::LoseReply, denied])).await.unwrap_err();
@@ -174,8 +167,7 @@ async fn a_permanent_error_after_an_unknown_one_is_no_rejection() {
 
 #[tokio::test(start_paused = true)]
 async fn c8_a_commit_that_finds_the_lease_lost_changes_nothing_and_reports_it() {
-    let style = Style::new();
-    let provider = style.provider();
+    let (style, provider) = Style::with_provider();
     let lease = style.lock(&provider).await;
     let lost = lease.lost();
     style.store.lose_events(true);
@@ -188,8 +180,7 @@ async fn c8_a_commit_that_finds_the_lease_lost_changes_nothing_and_reports_it() 
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_sent_after_the_deadline() {
-    let style = Style::new();
-    let provider = style.provider();
+    let (style, provider) = Style::with_provider();
     let lease = style.lock(&provider).await;
     style.store.fail_always(Operation::Renew, ErrorKind::Unavailable);
     sleep(ms(900)).await;
@@ -219,8 +210,7 @@ async fn a_lease_is_renewed_while_its_commit_is_under_way() {
 #[tokio::test(start_paused = true)]
 async fn a_loss_during_a_commit_counts_when_the_commit_was_refused() {
     for is_refused in [false, true] {
-        let style = Style::new();
-        let provider = style.provider();
+        let (style, provider) = Style::with_provider();
         let lease = style.lock(&provider).await;
         let mut lost = lease.lost();
         // The stream is opened when the lease is a second old.
@@ -295,8 +285,7 @@ async fn c11_a_dropped_commit_leaves_nothing() {
         (true, vec![Fate::HoldThenFail(Gate::default(), refused())], 0),
         (true, vec![Fate::HoldThenFail(Gate::default(), unknown())], 0),
     ] {
-        let style = Style::new();
-        let provider = style.provider();
+        let (style, provider) = Style::with_provider();
         let lease = style.lock(&provider).await;
         let go_on = calls.iter().find_map(|call| match call {
             Fate::Hold(go_on) | Fate::HoldThenFail(go_on, _) => Some(go_on.clone()),
@@ -325,8 +314,7 @@ async fn c11_a_dropped_commit_leaves_nothing() {
 async fn c9_a_commit_without_an_answer_is_unknown_and_made_later() {
     // The first call is swallowed, alone or with some that fail, and given up after a while.
     for then in [vec![], vec![unavailable(), unknown(), Fate::LoseReply]] {
-        let style = Style::new();
-        let provider = style.provider();
+        let (style, provider) = Style::with_provider();
         let lease = style.lock(&provider).await;
         let start = Instant::now();
         let op = style.adds(true, [Fate::Hold(Gate::default())].into_iter().chain(then));
@@ -343,8 +331,7 @@ async fn c9_a_commit_without_an_answer_is_unknown_and_made_later() {
 #[tokio::test(start_paused = true)]
 async fn c11_a_commit_without_an_answer_ends_with_a_refusal_or_the_lease() {
     for refused in [true, false] {
-        let style = Style::new();
-        let provider = style.provider();
+        let (style, provider) = Style::with_provider();
         let lease = style.lock(&provider).await;
         let fates = std::iter::repeat_with(|| if refused { rejected() } else { unknown() });
         let op = style.adds(true, [Fate::Hold(Gate::default())].into_iter().chain(fates.take(100)));
@@ -363,8 +350,7 @@ async fn c11_a_commit_without_an_answer_ends_with_a_refusal_or_the_lease() {
 #[tokio::test(start_paused = true)]
 async fn c24_a_commit_under_way_is_waited_for_and_one_that_is_refused_then_is_released() {
     for is_refused in [false, true] {
-        let style = Style::new();
-        let provider = style.provider();
+        let (style, provider) = Style::with_provider();
         let lease = style.lock(&provider).await;
         let go_on = Gate::default();
         let call = if is_refused { unknown() } else { Fate::Hold(go_on.clone()) };
@@ -393,8 +379,7 @@ async fn c24_a_commit_under_way_is_waited_for_and_one_that_is_refused_then_is_re
 
 #[tokio::test(start_paused = true)]
 async fn a_write_keeps_the_lease() {
-    let style = Style::new();
-    let provider = style.provider();
+    let (style, provider) = Style::with_provider();
     let lease = style.lock(&provider).await;
     let op = style.adds(false, [Fate::LoseReply]);
     assert_eq!(lease.write_via(op.clone()).await.unwrap(), Written::Applied);
@@ -429,8 +414,7 @@ async fn a_write_keeps_the_lease() {
 
 #[tokio::test(start_paused = true)]
 async fn the_same_lease_is_the_guard_of_a_plain_lock() {
-    let style = Style::new();
-    let provider = style.provider();
+    let (style, provider) = Style::with_provider();
     let lease = style.lock(&provider).await;
     let token = lease.fencing_token();
     let guard = lease.into_guard();

@@ -14,8 +14,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance, sleep};
 
 use crate::kit::{
-    accounting_when, acquire, guard, memory, ms, process, provider, queued, queueing, quick, quick_terms, quiet, secs,
-    waiter,
+    accounting_when, acquire, guard, memory, ms, process, provider, queued, queueing, quick, quick_setup, quick_terms,
+    quiet, secs, waiter,
 };
 use crate::store::{Fate, ScriptedStore};
 
@@ -49,8 +49,7 @@ async fn c3_the_deadline_counts_from_before_the_sending() {
 
 #[tokio::test(start_paused = true)]
 async fn c4_a_lease_ends_with_its_maximum_hold_and_is_given_back() {
-    let store = MemoryStore::new();
-    let [a, b] = [quick(&store), quick(&store)];
+    let (store, [a, b]) = quick_setup();
     let started = Instant::now();
     let held = a.acquire("k").max_hold(secs(5)).await.unwrap();
     // It is renewed until then, and not handed on.
@@ -71,8 +70,7 @@ async fn c4_a_lease_ends_with_its_maximum_hold_and_is_given_back() {
 
 #[tokio::test(start_paused = true)]
 async fn c3_a_grant_that_comes_too_late_is_withdrawn_not_returned() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     let _hang = store.hang_reply_next(Operation::TryAcquire);
     let started = Instant::now();
     let error = provider.try_acquire("k").await.unwrap_err();

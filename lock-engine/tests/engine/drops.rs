@@ -12,15 +12,14 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::kit::{
     accounting_when, acquire, by_hand, guard, holder_and_waiter, holds_nothing, in_task, ms, polled, process, provider,
-    queued, queueing, quick, quiet, secs, waiter, waiting,
+    queued, queueing, quick_setup, quiet, secs, waiter, waiting,
 };
 use crate::store::{Fate, ScriptedStore};
 
 #[tokio::test(start_paused = true)]
 async fn c11_an_acquisition_dropped_at_any_await_leaves_nothing() {
     for (hang_reply, after) in [(false, 1), (false, 100), (true, 1), (true, 100)] {
-        let store = MemoryStore::new();
-        let provider = quick(&store);
+        let (store, [provider]) = quick_setup();
         let hang = match hang_reply {
             true => store.hang_reply_next(Operation::TryAcquire),
             false => store.hang_next(Operation::TryAcquire),
@@ -42,8 +41,7 @@ async fn c11_an_acquisition_dropped_at_any_await_leaves_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn c11_a_dropped_guard_and_a_dropped_release_are_released_in_the_background() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     drop(acquire(&provider, "k").await);
     accounting_when(&provider, |accounting| accounting.released == 1).await;
     drop(acquire(&provider, "k").await.release());
@@ -181,8 +179,7 @@ async fn c11_a_grant_in_transit_to_a_waiter_that_leaves_is_handed_over() {
 
 #[tokio::test(start_paused = true)]
 async fn c11_a_waiter_that_leaves_with_the_lease_in_transit_passes_it_on_or_back() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     let first = provider.acquire("k").await.unwrap();
     let (leaves, stays) = (waiter(&provider), waiter(&provider));
     waiting(&provider, 2).await;

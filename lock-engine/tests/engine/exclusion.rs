@@ -7,12 +7,11 @@ use distlock_engine::LeaseStore;
 use distlock_engine::store::{Attempt, Claim, ProviderId, Release, Reply};
 use distlock_memory::MemoryStore;
 
-use crate::kit::{accounting_when, acquire, guard, ms, queued, queueing, quick, waiter};
+use crate::kit::{accounting_when, acquire, guard, ms, queued, queueing, quick, quick_setup, waiter};
 
 #[tokio::test(start_paused = true)]
 async fn one_holder_at_a_time_and_growing_tokens() {
-    let store = MemoryStore::new();
-    let (here, there) = (quick(&store), quick(&store));
+    let (_, [here, there]) = quick_setup();
     let first = acquire(&here, "k").await;
     assert!(there.try_acquire("k").await.unwrap().is_none());
     assert!(here.try_acquire("k").await.unwrap().is_none(), "C7: not re-entrant");

@@ -13,13 +13,12 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::kit::{
     acquire, by_hand, guard, holder_and_waiter, holds_nothing, in_task, memory, ms, poll_once, process, queued,
-    queueing, quick, secs, terms, waiter, waiting,
+    queueing, quick_setup, secs, setup, terms, waiter, waiting,
 };
 
 #[tokio::test(start_paused = true)]
 async fn waiters_of_one_process_are_served_in_order_and_make_attempts_one_at_a_time() {
-    let store = MemoryStore::new();
-    let (here, there) = (quick(&store), quick(&store));
+    let (store, [here, there]) = quick_setup();
     let guard = acquire(&there, "k").await;
     let (sender, mut order) = mpsc::unbounded_channel();
     for n in 0..20 {
@@ -264,8 +263,7 @@ async fn a_provider_without_queue_excludes_and_comes_last() {
 
 #[tokio::test(start_paused = true)]
 async fn c15_a_lease_in_transit_to_a_caller_that_is_not_polled_ends_with_its_ttl() {
-    let store = MemoryStore::new();
-    let (a, b) = (process(&store), process(&store));
+    let (_, [a, b]) = setup();
     let first = a.acquire("k").await.unwrap();
     let mut sleeps = by_hand(&a);
     assert!(poll_once(sleeps.as_mut()).is_pending());
@@ -309,8 +307,7 @@ async fn waits_beside_a_busy_process(store: &MemoryStore, a: LeaseProvider) -> D
 #[tokio::test(start_paused = true)]
 async fn c15_the_hand_off_ends_in_time_whatever_becomes_of_the_query_for_waiters() {
     for what in 0..4 {
-        let store = MemoryStore::new();
-        let a = process(&store);
+        let (store, [a]) = setup();
         let mut hangs = Vec::new();
         match what {
             0 => {}

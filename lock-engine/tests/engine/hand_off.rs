@@ -6,7 +6,7 @@ use distlock_memory::{MemoryStore, Operation};
 use tokio::time::{Instant, advance, sleep, timeout};
 
 use crate::kit::{
-    guard, holds_nothing, memory, ms, one_thread, quick, quick_terms, quiet, secs, terms, waiter, waiting,
+    guard, holds_nothing, memory, ms, one_thread, quick, quick_setup, quick_terms, quiet, secs, terms, waiter, waiting,
 };
 use crate::store::{Abilities, Fate, ScriptedStore};
 
@@ -17,8 +17,7 @@ fn requests(store: &MemoryStore) -> (u64, u64) {
 
 #[tokio::test(start_paused = true)]
 async fn the_next_one_gets_the_lease_with_the_next_token_and_no_request() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     let first = provider.acquire("k").await.unwrap();
     let waiters: Vec<_> = (0..3).map(|_| waiter(&provider)).collect();
     waiting(&provider, 3).await;
@@ -71,8 +70,7 @@ async fn a_store_that_cannot_count_waiters_gets_the_lease_back_after_the_count()
 #[tokio::test(start_paused = true)]
 async fn while_no_other_process_waits_it_continues_without_end_and_is_renewed() {
     for (section, sections) in [(1, 4000), (20, 400), (500, 40)] {
-        let store = MemoryStore::new();
-        let provider = quick(&store);
+        let (store, [provider]) = quick_setup();
         let mut guard = provider.acquire("k").await.unwrap();
         for _ in 0..sections {
             let next = waiter(&provider);
@@ -89,8 +87,7 @@ async fn while_no_other_process_waits_it_continues_without_end_and_is_renewed() 
 
 #[tokio::test(start_paused = true)]
 async fn an_expired_lease_is_not_handed_on() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     let first = provider.acquire("k").renewal(RenewalPolicy::Never).await.unwrap();
     let next = waiter(&provider);
     waiting(&provider, 1).await;
@@ -137,8 +134,7 @@ async fn c9_a_release_is_complete_before_a_caller_with_other_terms_gets_the_turn
 
 #[tokio::test(start_paused = true)]
 async fn other_terms_or_another_owner_get_a_lease_of_their_own() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     let first = provider.acquire("k").await.unwrap();
     let (longer, other) = (provider.clone(), provider.clone());
     let longer = tokio::spawn(async move { longer.acquire("k").ttl(ms(5000)).await.unwrap() });
@@ -208,8 +204,7 @@ async fn an_acquisition_says_how_long_its_lease_lingers() {
 
 #[tokio::test(start_paused = true)]
 async fn a_shorter_linger_ends_sooner_than_a_longer_one_before_it() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     drop(provider.acquire("k").linger(ms(500)).await.unwrap());
     sleep(ms(400)).await;
     drop(provider.acquire("k").linger(ms(500)).await.unwrap());

@@ -1,16 +1,15 @@
 //! A minimum hold (C25).
 
 use distlock_api::{ErrorKind, LockProviderExt, ReleaseOutcome};
-use distlock_memory::{MemoryStore, Operation};
+use distlock_memory::Operation;
 use tokio::time::{Instant, sleep};
 
-use crate::kit::{acquire, ms, process, queued, quick, waiter, waiting};
+use crate::kit::{acquire, ms, process, queued, quick, quick_setup, setup, waiter, waiting};
 use crate::store::ScriptedStore;
 
 #[tokio::test(start_paused = true)]
 async fn c25_a_minimum_hold_outlives_the_guard() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     let started = Instant::now();
     let guard = provider.acquire("k").hold_at_least(ms(5000)).await.unwrap();
     assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
@@ -26,8 +25,7 @@ async fn c25_a_minimum_hold_outlives_the_guard() {
 
 #[tokio::test(start_paused = true)]
 async fn c25_a_minimum_hold_keeps_the_queue_waiting_and_its_order() {
-    let store = MemoryStore::new();
-    let a = process(&store);
+    let (store, [a]) = setup();
     let first = a.acquire("k").hold_at_least(ms(700)).await.unwrap();
     let start = Instant::now();
     let (b, c) = (process(&store), process(&store));
@@ -47,8 +45,7 @@ async fn c25_a_minimum_hold_keeps_the_queue_waiting_and_its_order() {
 
 #[tokio::test(start_paused = true)]
 async fn c25_a_minimum_hold_is_not_handed_on() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (_, [provider]) = quick_setup();
     let first = provider.acquire("k").hold_at_least(ms(500)).await.unwrap();
     let start = Instant::now();
     let next = waiter(&provider);

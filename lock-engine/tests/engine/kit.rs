@@ -71,6 +71,20 @@ pub(crate) fn process(store: &impl Deployment) -> LeaseProvider {
     store.provider_builder().lease(terms()).request_timeout(ms(500)).build().unwrap()
 }
 
+/// A memory store, and providers of [`quick_terms`] on it.
+pub(crate) fn quick_setup<const N: usize>() -> (MemoryStore, [LeaseProvider; N]) {
+    let store = MemoryStore::new();
+    let providers = std::array::from_fn(|_| quick(&store));
+    (store, providers)
+}
+
+/// A memory store, and providers of [`terms`] on it.
+pub(crate) fn setup<const N: usize>() -> (MemoryStore, [LeaseProvider; N]) {
+    let store = MemoryStore::new();
+    let providers = std::array::from_fn(|_| process(&store));
+    (store, providers)
+}
+
 /// Providers of [`terms`] that hand no lease on within their process.
 pub(crate) fn queueing<const N: usize>(store: &MemoryStore) -> [LeaseProvider; N] {
     std::array::from_fn(|_| store.builder().lease(terms()).request_timeout(ms(500)).without_hand_off().build().unwrap())

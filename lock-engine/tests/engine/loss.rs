@@ -17,14 +17,13 @@ use tokio::time::{Instant, advance, sleep, timeout};
 
 use crate::kit::{
     accounting_when, acquire, by_hand, holding, holding_at, in_task, ms, poll_once, poll_without_budget, process,
-    provider, quick, quiet, secs, waiter, waiting,
+    provider, quick_setup, quiet, secs, setup, waiter, waiting,
 };
 use crate::store::{Fate, Gate, ScriptedStore, Stream};
 
 #[tokio::test(start_paused = true)]
 async fn c4_lost_comes_at_the_deadline_even_if_every_renewal_hangs() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     let guard = acquire(&provider, "k").await;
     let hangs: Vec<_> = (0..100).map(|_| store.hang_next(Operation::Renew)).collect();
     let started = Instant::now();
@@ -64,8 +63,7 @@ async fn c4_lost_resolves_at_the_deadline_while_every_renewal_hangs_and_stays_lo
 
 #[tokio::test(start_paused = true)]
 async fn c4_the_keeper_notices_a_loss_that_no_caller_looks_at() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     let guard = acquire(&provider, "k").await;
     store.fail_always(Operation::Renew, ErrorKind::Unavailable);
     let next = in_task(&provider, "k");
@@ -81,8 +79,7 @@ async fn c3_the_margin_of_a_lost_lease_is_for_its_guard() {
     let is_limited = LeaseOptions::new().ttl(secs(1)).safety_margin(ms(100)).max_hold(ms(300));
     for (options, end) in [(expires, ms(900)), (is_limited, ms(300))] {
         for keeps in [true, false] {
-            let store = MemoryStore::new();
-            let (holder, other) = (process(&store), process(&store));
+            let (_, [holder, other]) = setup();
             let start = Instant::now();
             let guard = holder.acquire("k").options(AcquireOptions::new().with_lease(options)).await.unwrap();
             let next = in_task(&other, "k");
@@ -100,8 +97,7 @@ async fn c3_the_margin_of_a_lost_lease_is_for_its_guard() {
 /// A hung job keeps its guard, and its process ends.
 #[tokio::test(start_paused = true)]
 async fn c24_a_lost_lease_in_its_margin_is_given_back_by_close() {
-    let store = MemoryStore::new();
-    let (holder, other) = (process(&store), process(&store));
+    let (store, [holder, other]) = setup();
     let lease = LeaseOptions::new().ttl(secs(30)).safety_margin(secs(1)).max_hold(ms(300));
     let guard = holder.acquire("k").options(AcquireOptions::new().with_lease(lease)).await.unwrap();
     assert_eq!(guard.lost().await, Loss::HeldTooLong);
@@ -132,8 +128,7 @@ fn c24_close_gives_back_a_lost_lease_of_a_runtime_that_does_not_run() {
 
 #[tokio::test(start_paused = true)]
 async fn c4_a_lost_shared_guard_that_is_gone_has_told_all_its_signals() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     let reads = || provider.acquire("k").shared();
     let (first, second) = (reads().await.unwrap(), reads().await.unwrap());
     store.fail_always(Operation::Renew, ErrorKind::Unavailable);
@@ -149,8 +144,7 @@ async fn c4_a_lost_shared_guard_that_is_gone_has_told_all_its_signals() {
 
 #[tokio::test(start_paused = true)]
 async fn c25_a_guard_that_goes_while_its_provider_closes_sends_nothing() {
-    let store = MemoryStore::new();
-    let provider = process(&store);
+    let (store, [provider]) = setup();
     let guard = provider.acquire("k").hold_at_least(ms(500)).await.unwrap();
     let hangs = store.hang_next(Operation::Release);
     let closer = provider.clone();
@@ -186,8 +180,7 @@ async fn c4_a_pushed_loss_is_signalled_at_once_and_counted_once() {
 #[tokio::test(start_paused = true)]
 async fn c4_a_loss_is_noticed_by_the_next_poll_whatever_the_task_has_polled_before() {
     for by_force in [true, false] {
-        let store = MemoryStore::new();
-        let provider = quick(&store);
+        let (store, [provider]) = quick_setup();
         let guard = acquire(&provider, "k").await;
         let (mut lost, mut first_polled_after) = (guard.lost(), guard.lost());
         assert!(poll_without_budget(Pin::new(&mut lost)).await.is_pending());
@@ -209,8 +202,7 @@ async fn c4_a_loss_is_noticed_by_the_next_poll_whatever_the_task_has_polled_befo
 
 #[tokio::test(start_paused = true)]
 async fn c4_a_signal_that_was_polled_without_budget_wakes_its_task() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     let guard = acquire(&provider, "k").await;
     let mut lost = guard.lost();
     let start = Instant::now();
@@ -385,8 +377,7 @@ async fn c4_a_grant_that_was_in_transit_during_a_gap_is_renewed_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn c4_a_lease_lost_in_transit_is_no_loss_of_the_guard_that_handed_it_on() {
-    let store = MemoryStore::new();
-    let a = process(&store);
+    let (store, [a]) = setup();
     let first = a.acquire("k").await.unwrap();
     sleep(ms(10)).await;
     let mut past = first.lost();
@@ -403,8 +394,7 @@ async fn c4_a_lease_lost_in_transit_is_no_loss_of_the_guard_that_handed_it_on() 
 
 #[tokio::test(start_paused = true)]
 async fn c4_a_loss_hits_the_guard_in_use_and_no_earlier_one() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     let first = provider.acquire("k").await.unwrap();
     let mut past = first.lost();
     let (second, third) = (waiter(&provider), waiter(&provider));
@@ -422,8 +412,7 @@ async fn c4_a_loss_hits_the_guard_in_use_and_no_earlier_one() {
 
 #[tokio::test(start_paused = true)]
 async fn work_is_dropped_when_the_lock_is_lost() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     assert_eq!(provider.acquire("k").run(|_| async { 7 }).await.unwrap(), 7);
     let error = provider
         .acquire("k")

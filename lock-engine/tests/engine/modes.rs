@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use distlock_api::{AcquireOptions, ErrorKind, LockGuard, LockKey, LockProvider, LockProviderExt, Loss, Mode, Result};
 use distlock_engine::store::{Attempt, Claim, ProviderId, Reply};
 use distlock_engine::{AcquiredLease, LeaseProvider, LeaseStore};
-use distlock_memory::{MemoryStore, Operation};
+use distlock_memory::Operation;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::kit::{
-    acquire, assert_pending, guard, holds_nothing, memory, ms, process, queued, quick, secs, waiter, waiting,
+    acquire, assert_pending, guard, holds_nothing, memory, ms, queued, quick, quick_setup, secs, setup, waiter, waiting,
 };
 
 async fn hold(provider: &LeaseProvider, mode: Mode) -> LockGuard {
@@ -30,8 +30,7 @@ const fn permits(take: u32, of: u32) -> Mode {
 
 #[tokio::test(start_paused = true)]
 async fn c26_readers_of_two_processes_hold_together_and_a_writer_alone() {
-    let store = MemoryStore::new();
-    let [a, b] = [quick(&store), quick(&store)];
+    let (store, [a, b]) = quick_setup();
     let (first, second) = (hold(&a, Mode::Shared).await, hold(&b, Mode::Shared).await);
     assert_eq!(store.peek("k").unwrap().holders.len(), 2);
     let mut writer = waiter(&a);
@@ -49,8 +48,7 @@ async fn c26_readers_of_two_processes_hold_together_and_a_writer_alone() {
 
 #[tokio::test(start_paused = true)]
 async fn c28_readers_after_a_writer_are_granted_together() {
-    let store = MemoryStore::new();
-    let [a, b, c] = [quick(&store), quick(&store), quick(&store)];
+    let (store, [a, b, c]) = quick_setup();
     let writer = acquire(&a, "k").await;
     let second = in_mode(&b, Mode::Exclusive);
     queued(&store, 1).await;
@@ -67,8 +65,7 @@ async fn c28_readers_after_a_writer_are_granted_together() {
 
 #[tokio::test(start_paused = true)]
 async fn c27_permits_of_two_processes_never_exceed_their_number_and_reach_it() {
-    let store = MemoryStore::new();
-    let providers = [process(&store), process(&store)];
+    let (store, providers): (_, [_; 2]) = setup();
     let (held, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let tasks: Vec<_> = (0..12_u32)
         .map(|task| {
@@ -99,8 +96,7 @@ async fn c27_permits_of_two_processes_never_exceed_their_number_and_reach_it() {
 
 #[tokio::test(start_paused = true)]
 async fn c27_permits_of_one_process_are_held_together() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     let waiting_ones: Vec<_> = (0..4).map(|_| in_mode(&provider, permits(1, 3))).collect();
     queued(&store, 1).await;
     assert_eq!(store.peek("k").unwrap().holders.len(), 3);
@@ -118,8 +114,7 @@ async fn c27_permits_of_one_process_are_held_together() {
 
 #[tokio::test(start_paused = true)]
 async fn c28_large_permits_are_not_overtaken_by_small_ones() {
-    let store = MemoryStore::new();
-    let [a, b] = [quick(&store), quick(&store)];
+    let (store, [a, b]) = quick_setup();
     let small = [hold(&a, permits(1, 3)).await, hold(&a, permits(1, 3)).await];
     let mut large = in_mode(&b, permits(3, 3));
     queued(&store, 1).await;
@@ -136,8 +131,7 @@ async fn c28_large_permits_are_not_overtaken_by_small_ones() {
 
 #[tokio::test(start_paused = true)]
 async fn c29_a_dead_reader_delays_a_writer_until_its_own_expiry() {
-    let store = MemoryStore::new();
-    let [lives, writes] = [quick(&store), quick(&store)];
+    let (store, [lives, writes]) = quick_setup();
     let dead = Claim::new(LockKey::new("k").unwrap(), ProviderId::random().acquisition_id());
     let attempt = Attempt::new(dead.with_mode(Mode::Shared), ms(1000));
     assert!(matches!(store.try_acquire(&attempt).await.unwrap(), Reply::Granted(_)));
@@ -154,8 +148,7 @@ async fn c29_a_dead_reader_delays_a_writer_until_its_own_expiry() {
 
 #[tokio::test(start_paused = true)]
 async fn c22_force_takes_one_of_two_readers_and_the_other_stays() {
-    let store = MemoryStore::new();
-    let [a, b] = [quick(&store), quick(&store)];
+    let (_, [a, b]) = quick_setup();
     let (first, second) = (hold(&a, Mode::Shared).await, hold(&b, Mode::Shared).await);
     let info = a.admin().unwrap().inspect(first.key()).await.unwrap().unwrap();
     sleep(secs(2)).await; // the streams are open
@@ -184,8 +177,7 @@ async fn c30_modes_are_refused_before_any_request() {
 
 #[tokio::test(start_paused = true)]
 async fn c31_a_reader_that_requests_the_key_again_waits_for_itself() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     let reading = hold(&provider, Mode::Shared).await;
     let error = provider.acquire("k").timeout(ms(300)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
@@ -196,8 +188,7 @@ async fn c31_a_reader_that_requests_the_key_again_waits_for_itself() {
 
 #[tokio::test(start_paused = true)]
 async fn c11_a_permit_that_is_waited_for_leaves_no_ticket() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     let first = hold(&provider, permits(1, 1)).await;
     assert!(timeout(ms(100), hold(&provider, permits(1, 1))).await.is_err());
     queued(&store, 0).await;
@@ -211,8 +202,7 @@ async fn c11_a_permit_that_is_waited_for_leaves_no_ticket() {
 
 #[tokio::test(start_paused = true)]
 async fn c21_keys_of_different_modes_are_acquired_together() {
-    let store = MemoryStore::new();
-    let [a, b] = [quick(&store), quick(&store)];
+    let (store, [a, b]) = quick_setup();
     let reading = a.acquire("a").shared().await.unwrap();
     let both = b.acquire_all(["a", "b"]).mode_of("a", Mode::Shared).await.unwrap();
     assert_eq!(store.peek("a").unwrap().holders.len(), 2);
@@ -226,8 +216,7 @@ async fn c21_keys_of_different_modes_are_acquired_together() {
 async fn a_write_under_a_shared_lease_is_refused_before_any_request() {
     use crate::commit::resource::Style;
 
-    let style = Style::new();
-    let provider = style.provider();
+    let (style, provider) = Style::with_provider();
     let options = AcquireOptions::new().with_mode(Mode::Shared);
     let lease = style.lock_with(&provider, options.clone()).await;
     let AcquiredLease::Held(second) =

@@ -7,18 +7,17 @@ use distlock_api::{
     AcquireOptions, Disposition, ErrorKind, LockError, LockGuard, LockKey, LockProvider, LockProviderExt,
     ReleaseOutcome,
 };
-use distlock_memory::{MemoryStore, Operation};
+use distlock_memory::Operation;
 use futures_util::future::join_all;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::kit::{in_task, ms, process, provider, quick, quiet, secs};
+use crate::kit::{in_task, ms, provider, quick_setup, quiet, secs, setup};
 use crate::store::{Fate, ScriptedStore};
 
 #[tokio::test(start_paused = true)]
 async fn c21_several_locks_at_once() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     let all = provider.acquire_all(["b", "a", "b"]).await.unwrap();
     assert_eq!(all.guards().iter().map(|guard| guard.key().as_str()).collect::<Vec<_>>(), ["a", "b"]);
     let started = Instant::now();
@@ -92,8 +91,7 @@ async fn c21_opposite_orders_do_not_deadlock() {
 
 #[tokio::test(start_paused = true)]
 async fn c21_opposite_orders_do_not_deadlock_while_leases_are_handed_on() {
-    let store = MemoryStore::new();
-    let (a, b) = (process(&store), process(&store));
+    let (_, [a, b]) = setup();
     let tasks: Vec<_> = (0..20)
         .map(|n| {
             let provider = if n % 3 == 0 { b.clone() } else { a.clone() };

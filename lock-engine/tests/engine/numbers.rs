@@ -5,10 +5,9 @@ use std::time::Duration;
 use distlock_api::{ErrorKind, FencingToken, LockKey, LockProvider, LockProviderExt};
 use distlock_engine::LeaseProvider;
 use distlock_engine::store::{BusyReply, Grant, Reply, StoreEvent, StoreTime};
-use distlock_memory::MemoryStore;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::kit::{ms, process, provider, queued, quiet, secs, waiter};
+use crate::kit::{ms, process, provider, queued, quiet, secs, setup, waiter};
 use crate::store::ScriptedStore;
 
 #[tokio::test(start_paused = true)]
@@ -69,8 +68,7 @@ async fn c18_leases_of_absurd_length_are_no_reason_to_panic() {
 
 #[tokio::test(start_paused = true)]
 async fn c16_absurd_times_are_no_panic() {
-    let store = MemoryStore::new();
-    let a = process(&store);
+    let (store, [a]) = setup();
     let first = a.acquire("k").await.unwrap();
     let absurd = ScriptedStore::over(&store).with(|store| {
         store.bend_busy(|busy| busy.with_holder_remaining(Duration::MAX));

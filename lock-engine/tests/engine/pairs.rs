@@ -7,7 +7,7 @@ use std::sync::Arc;
 use distlock_api::{ErrorKind, LockGuard, LockProvider, LockProviderExt, Loss, ReleaseOutcome};
 use distlock_engine::store::Lanes;
 use distlock_engine::{HandOff, LeaseProvider};
-use distlock_memory::{MemoryStore, Operation};
+use distlock_memory::Operation;
 use futures_util::future::join_all;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::commit::resource::Style;
 use crate::kit::{
     Deployment, accounting_when, acquire, assert_pending, guard, holds_nothing, in_task, ms, process, queued, quick,
-    quick_terms, quiet, secs, waiter,
+    quick_setup, quick_terms, quiet, secs, waiter,
 };
 use crate::store::{Abilities, Fate, Gate, ScriptedStore};
 
@@ -300,8 +300,7 @@ async fn c24_close_ends_a_group_that_waits_for_one_of_its_keys() {
 /// Releases by force and `close`: the holder has not heard that its lease was taken.
 #[tokio::test(start_paused = true)]
 async fn c8_c24_close_touches_no_lease_that_follows_one_taken_by_force() {
-    let store = MemoryStore::new();
-    let [a, b] = [(); 2].map(|()| quick(&store));
+    let (store, [a, b]) = quick_setup();
     let held = acquire(&a, "k").await;
     store.lose_events(true);
     store.force_release("k").unwrap();
@@ -318,8 +317,7 @@ async fn c8_c24_close_touches_no_lease_that_follows_one_taken_by_force() {
 /// The queue and a purge: the record goes with its holder and all tickets.
 #[tokio::test(start_paused = true)]
 async fn c5_c16_a_purge_under_waiters_leaves_none_behind() {
-    let store = MemoryStore::new();
-    let [a, b, c] = [(); 3].map(|()| quick(&store));
+    let (store, [a, b, c]) = quick_setup();
     let first = acquire(&a, "k").await;
     let waiters = [waiter(&b), waiter(&c)];
     queued(&store, 2).await;

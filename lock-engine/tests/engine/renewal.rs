@@ -14,13 +14,14 @@ use distlock_memory::{MemoryStore, Operation};
 use futures_util::future::join_all;
 use tokio::time::{Instant, advance, sleep};
 
-use crate::kit::{acquire, assert_pending, holder_and_waiter, in_task, ms, process, provider, queued, quick, secs};
+use crate::kit::{
+    acquire, assert_pending, holder_and_waiter, in_task, ms, process, provider, queued, quick_setup, secs,
+};
 use crate::store::{Fate, Gate, ScriptedStore};
 
 #[tokio::test(start_paused = true)]
 async fn a_held_lease_is_renewed_for_as_long_as_it_takes() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     let guard = acquire(&provider, "k").await;
     let token = guard.fencing_token();
     assert_pending(&mut guard.lost(), ms(60_000)).await;
@@ -35,8 +36,7 @@ async fn a_held_lease_is_renewed_for_as_long_as_it_takes() {
 
 #[tokio::test(start_paused = true)]
 async fn a_thousand_leases_are_renewed_in_batches_without_a_task_each() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     let mut guards = Vec::new();
     for n in 0..1000 {
         guards.push(acquire(&provider, &format!("k{n}")).await);
@@ -141,8 +141,7 @@ async fn c12_a_batch_that_was_planned_before_a_release_does_not_renew_after_it()
 
 #[tokio::test(start_paused = true)]
 async fn c13_a_transient_error_neither_ends_the_renewal_nor_the_wait() {
-    let store = MemoryStore::new();
-    let (here, there) = (quick(&store), quick(&store));
+    let (store, [here, there]) = quick_setup();
     let guard = acquire(&here, "k").await;
     let waiting = in_task(&there, "k");
     for _ in 0..5 {
@@ -209,8 +208,7 @@ async fn c13_tiny_terms_with_a_queue_cause_no_busy_loop_and_no_loss() {
 
 #[tokio::test(start_paused = true)]
 async fn c14_one_hanging_key_does_not_take_its_batch_with_it() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     let mut guards = Vec::new();
     for n in 0..100 {
         guards.push(acquire(&provider, &format!("k{n}")).await);

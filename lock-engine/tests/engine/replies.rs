@@ -3,16 +3,15 @@
 use std::sync::Arc;
 
 use distlock_api::{LockProvider, LockProviderExt, Phase, ReleaseOutcome};
-use distlock_memory::{MemoryStore, Operation};
+use distlock_memory::Operation;
 use tokio::time::{Instant, sleep};
 
-use crate::kit::{accounting_when, acquire, assert_pending, memory, ms, provider, quick, secs};
+use crate::kit::{accounting_when, acquire, assert_pending, memory, ms, provider, quick, quick_setup, secs};
 use crate::store::{Fate, ScriptedStore};
 
 #[tokio::test(start_paused = true)]
 async fn c10_a_lost_grant_is_requested_again_under_the_same_id() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     for _ in 0..3 {
         store.drop_reply_next(Operation::TryAcquire);
         let guard = provider.try_acquire("k").await.unwrap().expect("its own grant does not make it busy");
@@ -61,8 +60,7 @@ async fn c10_without_ordered_claims_a_lost_reply_is_no_self_deadlock() {
 
 #[tokio::test(start_paused = true)]
 async fn c10_a_release_whose_reply_was_lost_is_repeated_and_returns_released() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     let guard = acquire(&provider, "k").await;
     store.drop_reply_next(Operation::Release);
     assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
@@ -87,8 +85,7 @@ async fn c10_lost_replies_of_renewal_and_release_change_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn c9_an_unconfirmed_release_is_an_error_and_continues() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     let guard = acquire(&provider, "k").await;
     let hang = store.hang_next(Operation::Release);
     let started = Instant::now();

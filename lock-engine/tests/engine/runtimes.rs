@@ -14,8 +14,8 @@ use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
 use crate::kit::{
-    acquire, assert_pending, by_hand, ends_within, holds_nothing, ms, one_thread, process, provider, queued, quick,
-    quiet, secs, terms, waiter,
+    acquire, assert_pending, by_hand, ends_within, holds_nothing, ms, one_thread, process, provider, queued,
+    quick_setup, quiet, secs, terms, waiter,
 };
 use crate::store::{Fate, ScriptedStore};
 
@@ -30,8 +30,7 @@ fn lasting(store: &MemoryStore) -> LeaseProvider {
 
 #[test]
 fn c11_c23_without_a_runtime_the_lease_is_left_to_its_ttl_and_counted() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (_, [provider]) = quick_setup();
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let guard = runtime.block_on(acquire(&provider, "k"));
     drop(runtime);

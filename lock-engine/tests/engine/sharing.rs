@@ -7,8 +7,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::kit::{
-    acquire, assert_pending, guard, holds_nothing, memory, ms, one_thread, poll_once, process, queued, quick,
-    quick_terms, quiet, secs, waiter, waiting,
+    acquire, assert_pending, guard, holds_nothing, memory, ms, one_thread, poll_once, queued, quick, quick_setup,
+    quick_terms, quiet, secs, setup, waiter, waiting,
 };
 use crate::store::{Abilities, Fate, ScriptedStore};
 
@@ -45,8 +45,7 @@ fn counts(provider: &LeaseProvider) -> [u64; 5] {
 
 #[tokio::test(start_paused = true)]
 async fn c26_readers_of_one_process_share_one_lease_without_a_request() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     let first = read(&provider).await;
     let others = [read(&provider).await, provider.try_acquire("k").shared().await.unwrap().unwrap()];
     assert_eq!(counts(&provider), [3, 0, 0, 0, 3]);
@@ -68,8 +67,7 @@ async fn c26_readers_of_one_process_share_one_lease_without_a_request() {
 
 #[tokio::test(start_paused = true)]
 async fn c26_a_burst_of_waiting_readers_overlaps() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     let writer = acquire(&provider, "k").await;
     let readers: Vec<_> = (0..20).map(|_| reader(&provider)).collect();
     waiting(&provider, 20).await;
@@ -86,8 +84,7 @@ async fn c26_a_burst_of_waiting_readers_overlaps() {
 /// The first reader has returned its guard before the next ones are polled.
 #[tokio::test(start_paused = true)]
 async fn c26_a_reader_that_is_fast_does_not_release_between_two_others() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     let writer = acquire(&provider, "k").await;
     let first = tokio::spawn({
         let provider = provider.clone();
@@ -113,8 +110,7 @@ async fn c26_a_reader_that_is_fast_does_not_release_between_two_others() {
 /// it, and the last of them would release the lease.
 #[tokio::test(start_paused = true)]
 async fn c26_a_reader_joins_beside_another_one_that_has_the_turn() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     let first = read(&provider).await;
     let hangs = store.hang_next(Operation::TryAcquire);
     let other = reader_with_another_ttl(&provider);
@@ -140,8 +136,7 @@ async fn c26_a_reader_joins_beside_another_one_that_has_the_turn() {
 
 #[tokio::test(start_paused = true)]
 async fn c28_no_reader_joins_beside_one_that_waits_in_the_store() {
-    let store = MemoryStore::new();
-    let [here, there] = [quick(&store), quick(&store)];
+    let (store, [here, there]) = quick_setup();
     let first = read(&here).await;
     let writer = waiter(&there);
     queued(&store, 1).await;
@@ -158,8 +153,7 @@ async fn c28_no_reader_joins_beside_one_that_waits_in_the_store() {
 /// It gets the turn from a reader that has given up.
 #[tokio::test(start_paused = true)]
 async fn c28_no_reader_joins_beside_a_writer_that_was_passed_the_turn() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     let first = read(&provider).await;
     let hangs = store.hang_next(Operation::TryAcquire);
     let other = reader_with_another_ttl(&provider);
@@ -182,8 +176,7 @@ async fn c28_no_reader_joins_beside_a_writer_that_was_passed_the_turn() {
 
 #[tokio::test(start_paused = true)]
 async fn c28_a_local_writer_between_readers_keeps_its_place() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     let first = read(&provider).await;
     let writer = waiter(&provider);
     queued(&store, 1).await;
@@ -200,8 +193,7 @@ async fn c28_a_local_writer_between_readers_keeps_its_place() {
 
 #[tokio::test(start_paused = true)]
 async fn c28_joins_stop_while_a_writer_of_another_process_waits() {
-    let store = MemoryStore::new();
-    let [here, there] = [quick(&store), quick(&store)];
+    let (store, [here, there]) = quick_setup();
     let mut first = read(&here).await;
     let writer = waiter(&there);
     queued(&store, 1).await;
@@ -229,8 +221,7 @@ async fn c28_joins_stop_while_a_writer_of_another_process_waits() {
 
 #[tokio::test(start_paused = true)]
 async fn c28_readers_that_never_stop_do_not_starve_a_writer_and_cost_few_queries() {
-    let store = MemoryStore::new();
-    let [here, there] = [process(&store), process(&store)];
+    let (store, [here, there]) = setup();
     let readers: Vec<_> = (0..8)
         .map(|_| {
             let here = here.clone();
@@ -260,8 +251,7 @@ async fn c28_readers_that_never_stop_do_not_starve_a_writer_and_cost_few_queries
 
 #[tokio::test(start_paused = true)]
 async fn c28_a_failed_query_counts_as_a_waiter() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     store.fail_always(Operation::Waiters, ErrorKind::Unavailable);
     let mut guards = vec![read(&provider).await];
     sleep(ms(60)).await;
@@ -278,8 +268,7 @@ async fn c28_a_failed_query_counts_as_a_waiter() {
 
 #[tokio::test(start_paused = true)]
 async fn c4_c22_a_loss_is_one_for_every_reader() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     let guards = [read(&provider).await, read(&provider).await, read(&provider).await];
     let released = read(&provider).await;
     let silent = released.lost();
@@ -303,8 +292,7 @@ async fn c4_c22_a_loss_is_one_for_every_reader() {
 
 #[tokio::test(start_paused = true)]
 async fn c3_a_lease_past_its_deadline_is_lost_for_every_reader_and_not_joined() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     let guards = [read(&provider).await, read(&provider).await];
     store.fail_always(Operation::Renew, ErrorKind::Unavailable);
     for guard in &guards {
@@ -317,8 +305,7 @@ async fn c3_a_lease_past_its_deadline_is_lost_for_every_reader_and_not_joined() 
 
 #[tokio::test(start_paused = true)]
 async fn c11_a_reader_that_leaves_with_its_guard_in_transit_leaves_nothing_behind() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     let writer = acquire(&provider, "k").await;
     let first = reader(&provider);
     waiting(&provider, 1).await;
@@ -342,8 +329,7 @@ async fn c11_a_reader_that_leaves_with_its_guard_in_transit_leaves_nothing_behin
 
 #[tokio::test(start_paused = true)]
 async fn c15_a_reader_that_is_never_polled_does_not_keep_the_key() {
-    let store = MemoryStore::new();
-    let [here, there] = [quick(&store), quick(&store)];
+    let (_, [here, there]) = quick_setup();
     let writer = acquire(&here, "k").await;
     let first = reader(&here);
     waiting(&here, 1).await;
@@ -365,8 +351,7 @@ async fn c15_a_reader_that_is_never_polled_does_not_keep_the_key() {
 
 #[tokio::test(start_paused = true)]
 async fn c24_close_releases_a_shared_lease_once_and_every_reader_has_lost_it() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     let guards = [read(&provider).await, read(&provider).await, read(&provider).await];
     provider.close().await.unwrap();
     for guard in guards {
@@ -380,8 +365,7 @@ async fn c24_close_releases_a_shared_lease_once_and_every_reader_has_lost_it() {
 
 #[tokio::test(start_paused = true)]
 async fn c23_a_reader_that_abandons_leaves_the_lease_to_the_others() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     let [first, second] = [read(&provider).await, read(&provider).await];
     first.abandon();
     assert_eq!(counts(&provider), [2, 0, 0, 1, 1]);
@@ -395,8 +379,7 @@ async fn c23_a_reader_that_abandons_leaves_the_lease_to_the_others() {
 
 #[tokio::test(start_paused = true)]
 async fn c12_a_reader_that_comes_during_the_release_gets_a_lease_of_its_own() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     let first = read(&provider).await;
     let hangs = store.hang_next(Operation::Release);
     let release = tokio::spawn(first.release());
@@ -411,8 +394,7 @@ async fn c12_a_reader_that_comes_during_the_release_gets_a_lease_of_its_own() {
 
 #[tokio::test(start_paused = true)]
 async fn c5_a_lease_whose_tokens_are_used_is_followed_by_one_with_more() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     let mut guards = Vec::new();
     for _ in 0..1024 {
         guards.push(read(&provider).await);
@@ -431,8 +413,7 @@ async fn c5_a_lease_whose_tokens_are_used_is_followed_by_one_with_more() {
 /// A reader joins only a lease that is as it would request it.
 #[tokio::test(start_paused = true)]
 async fn c26_readers_with_other_terms_have_a_lease_of_their_own() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     let mut guards = vec![read(&provider).await];
     guards.push(provider.acquire("k").shared().owner("another").await.unwrap());
     guards.push(provider.acquire("k").shared().ttl(secs(9)).await.unwrap());
@@ -463,8 +444,7 @@ async fn c26_a_store_without_token_blocks_grants_every_reader_a_lease() {
 
 #[tokio::test(start_paused = true)]
 async fn c25_a_minimum_hold_of_a_reader_keeps_writers_out() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (_, [provider]) = quick_setup();
     let begun = Instant::now();
     let held = provider.acquire("k").shared().hold_at_least(secs(2)).await.unwrap();
     assert!(held.release().await.unwrap().is_released());
@@ -504,8 +484,7 @@ async fn c10_a_lost_reply_of_a_readers_request_leaves_one_lease() {
 /// The readers of another runtime do not join: the lease is renewed on the one that acquired it.
 #[test]
 fn c26_readers_of_another_runtime_have_a_lease_of_their_own() {
-    let store = MemoryStore::new();
-    let provider = process(&store);
+    let (store, [provider]) = setup();
     let [here, there] = [one_thread(), one_thread()];
     let first = here.block_on(read(&provider));
     let second = there.block_on(read(&provider));
@@ -518,8 +497,7 @@ fn c26_readers_of_another_runtime_have_a_lease_of_their_own() {
 /// The last reader leaves while another one joins, on several threads.
 #[test]
 fn c26_joins_and_leaves_of_many_threads_balance() {
-    let store = MemoryStore::new();
-    let provider = process(&store);
+    let (store, [provider]) = setup();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
     runtime.block_on(async {
         let tasks: Vec<_> = (0..8)

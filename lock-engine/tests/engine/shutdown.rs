@@ -13,14 +13,14 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::kit::{
-    acquire, by_hand, holding, in_task, ms, poll_once, polled, process, provider, quick, quiet, secs, waiter, waiting,
+    acquire, by_hand, holding, in_task, ms, poll_once, polled, process, provider, quick, quick_setup, quiet, secs,
+    setup, waiter, waiting,
 };
 use crate::store::{Fate, ScriptedStore};
 
 #[tokio::test(start_paused = true)]
 async fn c24_close_releases_everything_wakes_all_waiters_and_is_bounded() {
-    let store = MemoryStore::new();
-    let (provider, other) = (quick(&store), quick(&store));
+    let (store, [provider, other]) = quick_setup();
     let mut guards = Vec::new();
     for n in 0..100 {
         guards.push(acquire(&provider, &format!("k{n}")).await);
@@ -278,8 +278,7 @@ async fn c24_closed_at_any_moment_nothing_is_left_behind() {
 
 #[tokio::test(start_paused = true)]
 async fn c24_a_waiter_that_is_not_polled_delays_no_shutdown() {
-    let store = MemoryStore::new();
-    let (a, b) = (process(&store), process(&store));
+    let (store, [a, b]) = setup();
     let first = a.acquire("k").await.unwrap();
     let mut sleeps = by_hand(&b);
     for _ in 0..3 {
@@ -296,8 +295,7 @@ async fn c24_a_waiter_that_is_not_polled_delays_no_shutdown() {
 
 #[tokio::test(start_paused = true)]
 async fn c24_closing_ends_a_lease_that_is_handed_on() {
-    let store = MemoryStore::new();
-    let provider = quick(&store);
+    let (store, [provider]) = quick_setup();
     let first = provider.acquire("k").await.unwrap();
     let closing = provider.clone();
     let waiter = tokio::spawn(async move { closing.acquire("k").await });

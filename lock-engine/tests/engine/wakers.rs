@@ -15,7 +15,7 @@ use distlock_memory::{MemoryStore, Operation};
 use tokio::runtime::Builder;
 use tokio::time::{sleep, timeout};
 
-use crate::kit::{by_hand, ends_within, ms, one_thread, poll_once, process, provider, quiet, secs, subscribe};
+use crate::kit::{by_hand, ends_within, ms, one_thread, poll_once, provider, quiet, secs, setup, subscribe};
 use crate::store::{Fate, ScriptedStore};
 
 struct Looks<F>(F);
@@ -50,8 +50,7 @@ fn c4_a_waker_that_looks_at_the_guard_does_not_deadlock() {
 fn c4_a_waker_that_reads_the_accounting_when_a_grant_is_pushed_does_not_deadlock() {
     assert!(ends_within(secs(30), || {
         one_thread().block_on(async {
-            let store = MemoryStore::new();
-            let (a, b) = (process(&store), process(&store));
+            let (_, [a, b]) = setup();
             let first = a.acquire("k").await.unwrap();
             let (looks, looked) = (b.clone(), Arc::new(AtomicUsize::new(0)));
             let count = looked.clone();
@@ -78,8 +77,7 @@ fn c4_a_waker_that_reads_the_accounting_when_a_grant_is_pushed_does_not_deadlock
 fn c11_a_waker_that_tries_when_a_waiter_leaves_the_local_queue_does_not_deadlock() {
     assert!(ends_within(secs(30), || {
         one_thread().block_on(async {
-            let store = MemoryStore::new();
-            let a = process(&store);
+            let (_, [a]) = setup();
             let _first = a.acquire("k").await.unwrap();
             let tries = a.clone();
             let waker: Waker = Arc::new(Looks(move || {

@@ -14,7 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::kit::{
     assert_pending, by_hand, guard, holder_and_waiter, ms, poll_once, process, provider, queued, queueing, quiet, secs,
-    waiter,
+    setup, waiter,
 };
 use crate::store::{Fate, ScriptedStore, Stream};
 
@@ -36,8 +36,7 @@ async fn c16_a_stream_that_breaks_is_reopened_and_all_waiters_make_attempts() {
 
 #[tokio::test(start_paused = true)]
 async fn c16_a_store_that_declares_queue_and_push_late_forgets_no_waiter() {
-    let store = MemoryStore::new();
-    let a = process(&store);
+    let (store, [a]) = setup();
     let first = a.acquire("k").ttl(secs(60)).await.unwrap();
     let learns = ScriptedStore::over(&store).with(|store| {
         let mut little = StoreCapabilities::default();
@@ -56,8 +55,7 @@ async fn c16_a_store_that_declares_queue_and_push_late_forgets_no_waiter() {
 
 #[tokio::test(start_paused = true)]
 async fn c16_a_grant_before_the_stream_is_open_and_an_answer_after_it() {
-    let store = MemoryStore::new();
-    let (a, b) = (process(&store), process(&store));
+    let (store, [a, b]) = setup();
     let first = a.acquire("k").ttl(secs(60)).await.unwrap();
     sleep(ms(10)).await;
     let mut opens = store.hang_next(Operation::Watch);
@@ -193,8 +191,7 @@ async fn c16_a_stream_that_nothing_needs_does_not_fall_behind() {
 
 #[tokio::test(start_paused = true)]
 async fn c16_a_gap_while_the_answer_is_in_transit() {
-    let store = MemoryStore::new();
-    let (a, b) = (process(&store), process(&store));
+    let (store, [a, b]) = setup();
     let first = a.acquire("k").ttl(secs(60)).await.unwrap();
     let elsewhere = b.acquire("elsewhere").await.unwrap();
     sleep(ms(10)).await;
@@ -215,8 +212,7 @@ async fn c16_a_gap_while_the_answer_is_in_transit() {
 
 #[tokio::test(start_paused = true)]
 async fn c16_a_grant_behind_an_answer_without_a_time() {
-    let store = MemoryStore::new();
-    let a = process(&store);
+    let (store, [a]) = setup();
     let first = a.acquire("k").ttl(secs(60)).await.unwrap();
     let tells_no_time = ScriptedStore::over(&store).with(|store| {
         store.bend_busy(|busy| {

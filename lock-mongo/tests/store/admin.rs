@@ -127,8 +127,7 @@ async fn release_owner_continues_after_an_error(world: World) {
     const MANY: usize = 800;
     const BATCH: u64 = 360;
 
-    let name = random_name("locks");
-    let (store, app) = world.store_of_app(&name).await;
+    let (store, app, name) = world.store_of_app().await;
     store.prepare().await.unwrap();
     world.raw(&name).insert_many((0..MANY).map(|n| held_record(n, "me"))).await.unwrap();
     let data = doc! { "failCommands": ["update"], "appName": &app, "errorCode": 112 };
@@ -147,8 +146,7 @@ fn plan(explained: &Document) -> String {
 }
 
 async fn owner_index_is_used(world: World) {
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     store.prepare().await.unwrap();
     let a = claim(&key());
     granted_to(&store, &a, "me", LONG).await;
@@ -202,8 +200,7 @@ async fn defaults_describe_the_process(world: World) {
 }
 
 async fn list_skips_foreign_documents(world: World) {
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     let own = claim(&key());
     granted_to(&store, &own, "me", LONG).await;
     world.raw(&name).insert_many([doc! { "_id": 7 }, doc! { "_id": "free" }, doc! { "a": 1 }]).await.unwrap();
@@ -215,8 +212,7 @@ async fn list_skips_foreign_documents(world: World) {
 /// Documents that no key names lie among the locks: more than a page of them, held by another
 /// program, with identities of types that sort before and after texts.
 async fn a_list_goes_on_after_documents_without_a_key(world: World) {
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     let mut own = [(); 5].map(|()| key());
     for key in &own {
         granted_to(&store, &claim(key), "me", LONG).await;
@@ -285,8 +281,7 @@ async fn events_of_any_shape(world: World) {
 }
 
 async fn events_of_an_expiry(world: World) {
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     let key = key();
     let unseen = claim(&key);
     granted_to(&store, &unseen, "one", SHORT).await;
@@ -339,8 +334,7 @@ async fn events_of_many_locks_at_once(world: World) {
 }
 
 async fn events_end_with_the_collection(world: World) {
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     granted(&store, &claim(&key()), LONG).await;
     let events = LockAdmin::watch(&store).await.unwrap();
     world.raw(&name).drop().await.unwrap();

@@ -42,8 +42,8 @@ pub(super) fn add(checks: &mut Checks<'_>) {
 
 /// A store on a collection of its own that knows its server's clock, and its commands.
 async fn store(world: &World) -> (MongoStore, Sent, String) {
-    let (name, sent) = (random_name("locks"), Sent::default());
-    let (client, _) = world.connect(|options| options.command_event_handler = Some(sent.handler())).await;
+    let (client, sent) = world.recorded_client().await;
+    let name = random_name("locks");
     let store = world.store_on(&client, &name);
     meet(&store).await;
     sent.take();
@@ -182,8 +182,7 @@ async fn a_key_is_not_taken_for_the_text_of_an_error(world: World) {
 
 /// A process may send nothing but batches.
 async fn a_batch_creates_the_indexes(world: World) {
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     if let Some(connecting) = store.ensure_connected(LONG) {
         connecting.await.unwrap();
     }
@@ -397,8 +396,8 @@ async fn a_claim_that_numbers_its_writes_is_withdrawn_alone(world: World) {
 /// One release per lease would take longer than `close` waits.
 async fn close_releases_many_leases_by_few_commands(world: World) {
     const LEASES: usize = 2_000;
-    let (name, sent) = (random_name("locks"), Sent::default());
-    let (client, _) = world.connect(|options| options.command_event_handler = Some(sent.handler())).await;
+    let (client, sent) = world.recorded_client().await;
+    let name = random_name("locks");
     let builder = MongoProvider::builder_from_client(&client).database("distlock_test").collection(&name);
     let provider = builder.connect().await.unwrap();
     let keys: Vec<LockKey> = (0..LEASES).map(|_| key()).collect();
@@ -537,8 +536,7 @@ async fn a_batch_takes_new_keys_beside_known_ones(world: World) {
 
 /// A lease with a short ttl must not make the whole batch impatient.
 async fn each_statement_has_its_own_bound(world: World) {
-    let name = random_name("locks");
-    let (store, app) = world.store_of_app(&name).await;
+    let (store, app, name) = world.store_of_app().await;
     meet(&store).await;
     let ttl = Duration::from_millis(400);
     for records in 0..=2 {
@@ -557,8 +555,7 @@ async fn each_statement_has_its_own_bound(world: World) {
 }
 
 async fn a_batch_without_an_answer_is_withdrawn_after_its_bound(world: World) {
-    let name = random_name("locks");
-    let (store, app) = world.store_of_app(&name).await;
+    let (store, app, _) = world.store_of_app().await;
     meet(&store).await;
     let limit = Duration::from_secs(3);
     for records in [0, 2] {

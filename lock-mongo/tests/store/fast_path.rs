@@ -30,8 +30,8 @@ pub(super) fn add(checks: &mut Checks<'_>) {
 
 /// Two stores on one collection, as in two processes, and the commands of the second.
 async fn stores(world: &World) -> (MongoStore, MongoStore, Sent, String) {
-    let (name, sent) = (random_name("locks"), Sent::default());
-    let (client, _) = world.connect(|options| options.command_event_handler = Some(sent.handler())).await;
+    let (client, sent) = world.recorded_client().await;
+    let name = random_name("locks");
     let (one, other) = (world.store_on(&world.client, &name), world.store_on(&client, &name));
     granted(&other, &claim(&key()), LONG).await; // sends `hello` to the server
     sent.take();

@@ -109,8 +109,7 @@ async fn wrong_credentials(world: World) {
 }
 
 async fn hung_server_is_bounded(world: World) {
-    let name = random_name("locks");
-    let (store, app) = world.store_of_app(&name).await;
+    let (store, app, _) = world.store_of_app().await;
     granted(&store, &claim(&key()), LONG).await;
     let limit = Duration::from_millis(500);
     // Below the time for which the server is blocked.
@@ -143,7 +142,7 @@ async fn hung_server_is_bounded(world: World) {
 /// Many callers give up while the server hangs. Their calls must not delay those that come after
 /// its return.
 async fn a_hung_server_is_usable_as_soon_as_it_is_back(world: World) {
-    let (store, app) = world.store_of_app(&random_name("locks")).await;
+    let (store, app, _) = world.store_of_app().await;
     granted(&store, &claim(&key()), LONG).await;
     let block =
         doc! { "failCommands": ["findAndModify"], "appName": app, "blockConnection": true, "blockTimeMS": 1000 };
@@ -318,8 +317,7 @@ async fn every_command_carries_a_time_limit(world: World) {
 }
 
 async fn write_concern_error_leaves_the_outcome_open(world: World) {
-    let name = random_name("locks");
-    let (store, app) = world.store_of_app(&name).await;
+    let (store, app, _) = world.store_of_app().await;
     granted(&store, &claim(&key()), LONG).await;
     let failure = doc! { "writeConcernError": { "code": 64, "errmsg": "waiting for replication timed out" } };
     let a = claim(&key());
@@ -337,7 +335,7 @@ async fn write_concern_error_leaves_the_outcome_open(world: World) {
 const UNAUTHORIZED: i32 = 13;
 
 async fn not_allowed_to_create_the_index(world: World) {
-    let (store, app) = world.store_of_app(&random_name("locks")).await;
+    let (store, app, _) = world.store_of_app().await;
     // `prepare` reports it, as the log does.
     world.fail(&app, "createIndexes", doc! { "errorCode": UNAUTHORIZED }).await;
     let error = store.prepare().await.unwrap_err();
@@ -349,8 +347,7 @@ async fn not_allowed_to_create_the_index(world: World) {
 }
 
 async fn not_allowed_to_write(world: World) {
-    let name = random_name("locks");
-    let (store, app) = world.store_of_app(&name).await;
+    let (store, app, name) = world.store_of_app().await;
     let locks = LeaseProvider::new(Arc::new(store));
     let key = key();
     world.fail(&app, "findAndModify", doc! { "errorCode": UNAUTHORIZED }).await;
@@ -365,7 +362,7 @@ async fn not_allowed_to_write(world: World) {
 /// One code of each kind of refusal. The codes of a change of the primary, after which the driver
 /// looks for another one, have checks of their own.
 async fn the_guide_has_the_errors_of_the_server(world: World) {
-    let (store, app) = world.store_of_app(&random_name("locks")).await;
+    let (store, app, _) = world.store_of_app().await;
     granted(&store, &claim(&key()), LONG).await;
     for code in [2, 13, 14, 50, 67, 112, 8000, 13297, 40573, 99_999] {
         world.fail(&app, "findAndModify", doc! { "errorCode": code }).await;
@@ -375,8 +372,7 @@ async fn the_guide_has_the_errors_of_the_server(world: World) {
 }
 
 async fn corrupt_record(world: World) {
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     let key = key();
     world.raw(&name).insert_one(doc! { "_id": key.as_str(), "fencingToken": "seven" }).await.unwrap();
     let error = store.try_acquire(&Attempt::new(claim(&key), LONG)).await.unwrap_err();
@@ -456,8 +452,7 @@ pub(super) async fn withdrawn_while_it_hangs(world: &World, by: (&str, &Sent), s
 }
 
 async fn stepped_down(world: World) {
-    let name = random_name("locks");
-    let (store, app) = world.store_of_app(&name).await;
+    let (store, app, _) = world.store_of_app().await;
     granted(&store, &claim(&key()), LONG).await;
     // Both tries of the driver fail.
     let data = doc! { "failCommands": ["findAndModify"], "appName": &app, "errorCode": 10107, "errorLabels": ["RetryableWriteError"] };

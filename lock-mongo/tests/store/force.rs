@@ -5,7 +5,7 @@ use distlock_engine::store::{LeaseStore, Release, Standing};
 use distlock_mongo::mongodb::bson::doc;
 
 use super::Checks;
-use super::world::{LONG, World, admin, busy, claim, granted, key, random_name, release, renew};
+use super::world::{LONG, World, admin, busy, claim, granted, key, release, renew};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, C22 force_release);
@@ -54,8 +54,7 @@ async fn force_release_opens_a_minimum_hold(world: World) {
 }
 
 async fn audit_is_bounded(world: World) {
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     let key = key();
     let mut ids = Vec::new();
     for round in 0..7 {

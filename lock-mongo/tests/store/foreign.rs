@@ -72,8 +72,7 @@ async fn all(world: &World, collection: &str) -> Vec<Document> {
 }
 
 async fn foreign_documents_are_not_changed(world: World) {
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     let keys = others(&world, &name).await;
     store.prepare().await.unwrap();
     let before = all(&world, &name).await;
@@ -94,8 +93,7 @@ async fn foreign_documents_are_not_changed(world: World) {
     assert_eq!(admin(&store).release_matching(&LockFilter::new().prefix("key"), "test").await.unwrap(), 0);
     assert_eq!(all(&world, &name).await, before);
 
-    let provider = MongoProvider::builder(world.client.database("distlock_test")).collection(&*name);
-    let provider = provider.build().unwrap();
+    let provider = world.locks(&name);
     let error = provider.acquire(&keys[1]).timeout(LONG).await.unwrap_err();
     assert_eq!((error.kind(), error.key()), (ErrorKind::Corrupt, Some(&keys[1])), "at once: {error}");
     provider.close().await.unwrap();
@@ -103,8 +101,7 @@ async fn foreign_documents_are_not_changed(world: World) {
 }
 
 async fn only_records_are_purged(world: World) {
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     store.prepare().await.unwrap();
     let keys = others(&world, &name).await;
     let record = doc! { "_id": "record", "fencingToken": 7_i64, "expiresAt": at(-10_000) };
@@ -153,8 +150,7 @@ async fn locks_of_another_program_are_respected_until_they_expire(world: World) 
 }
 
 async fn an_unreadable_record_is_listed(world: World) {
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     let own = claim(&LockKey::new("b").unwrap());
     granted(&store, &own, LONG).await;
     let held = || doc! { "lockId": "x", "expiresAt": at(60), "fencingToken": 7_i64 };

@@ -116,8 +116,7 @@ async fn no_value_in_a_record_ends_a_stream(world: World) {
 /// The case that was seen first: a `$set` of `step.do` sets it in each element of an array, and the
 /// array counts as true.
 async fn an_array_in_the_scratch_field_grants_no_held_key(world: World) {
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     for scratch in [Bson::Array(vec![]), vec![1].into(), doc! { "do": { "take": true } }.into(), true.into()] {
         let key = key();
         let holder = claim(&key);
@@ -161,8 +160,7 @@ async fn a_waiter_behind_a_garbled_queue_gets_an_error(world: World) {
 }
 
 async fn a_ticket_that_never_dies_is_dead(world: World) {
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     let endless = [
         Bson::Double(f64::NAN),
         f64::INFINITY.into(),
@@ -190,8 +188,7 @@ async fn a_ticket_that_never_dies_is_dead(world: World) {
 }
 
 async fn a_record_without_a_known_end_is_freed_by_force(world: World) {
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     let timestamp = Timestamp { time: 7, increment: 7 };
     for (field, end) in [
         ("expiresAt", Bson::from("tomorrow")),
@@ -223,8 +220,7 @@ async fn a_record_without_a_known_end_is_freed_by_force(world: World) {
 /// The end of one reader is beyond the year 9999. Each change of the record computes the latest end
 /// of all.
 async fn a_holder_without_end_costs_the_others_nothing(world: World) {
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     let reader = |key: &LockKey| claim(key).with_mode(Mode::Shared);
     for leaves in [false, true] {
         let key = key();
@@ -339,8 +335,7 @@ async fn a_list_goes_on_by_one_record_at_a_time(world: World) {
 
 /// Tokens of another scale, such as nanoseconds, are reached by the clock long after that.
 async fn no_date_is_beyond_the_year_9999(world: World) {
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     let key = key();
     granted(&store, &claim(&key), LONG).await;
     let far = 1_700_000_000_000_000_000_i64;

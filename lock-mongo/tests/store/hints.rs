@@ -32,11 +32,11 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     }
 }
 
-async fn listen(store: &MongoStore, provider: ProviderId) -> EventStream {
+pub(crate) async fn listen(store: &MongoStore, provider: ProviderId) -> EventStream {
     EventStore::subscribe(store, &Watch::provider(provider)).await.expect("a stream")
 }
 
-async fn next(events: &mut EventStream) -> StoreEvent {
+pub(crate) async fn next(events: &mut EventStream) -> StoreEvent {
     let event = tokio::time::timeout(Duration::from_secs(20), events.try_next()).await.expect("an event");
     event.unwrap().expect("the stream goes on")
 }
@@ -47,7 +47,7 @@ fn own(key: &LockKey, provider: ProviderId) -> Claim {
 }
 
 /// The holders of small and of large records: the server reports their changes in different forms.
-const REMARKS: [usize; 2] = [0, 40];
+pub(crate) const REMARKS: [usize; 2] = [0, 40];
 
 /// Makes an attempt whose record has this many remarks, so that events report it in another form.
 pub(crate) fn attempt(claim: &Claim, remarks: usize) -> Attempt {
@@ -62,9 +62,7 @@ pub(crate) fn attempt(claim: &Claim, remarks: usize) -> Attempt {
 /// all that its deadline needs.
 async fn grants_by_releases_are_reported(world: World) {
     for remarks in REMARKS {
-        let name = random_name("locks");
-        let (other, _) = world.connect(|_| ()).await;
-        let (store, releaser) = (world.store_on(&world.client, &name), world.store_on(&other, &name));
+        let ([store, releaser], _) = world.two_stores().await;
         let (me, key) = (ProviderId::random(), key());
         let mut events = listen(&store, me).await;
         let mut holder = claim(&key);
@@ -188,8 +186,7 @@ async fn other_changes_are_not_reported(world: World) {
 
 async fn events_that_waiters_cannot_foresee_are_reported(world: World) {
     for remarks in REMARKS {
-        let name = random_name("locks");
-        let store = world.store_on(&world.client, &name);
+        let (store, name) = world.named_store();
         let (me, key) = (ProviderId::random(), key());
         let mut events = listen(&store, me).await;
         let freed = StoreEvent::Freed { key: key.clone() };
@@ -218,8 +215,7 @@ async fn events_that_waiters_cannot_foresee_are_reported(world: World) {
 }
 
 async fn hints_end_with_the_collection(world: World) {
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     granted(&store, &claim(&key()), LONG).await;
     let events = listen(&store, ProviderId::random()).await;
     world.raw(&name).drop().await.unwrap();
@@ -274,7 +270,7 @@ async fn hints_end_with_their_cursor(world: World) {
 }
 
 async fn hints_without_the_privilege(world: World) {
-    let (store, app) = world.store_of_app(&random_name("locks")).await;
+    let (store, app, _) = world.store_of_app().await;
     let watch = Watch::provider(ProviderId::random());
     for (code, kind) in [(13, ErrorKind::Unsupported), (40573, ErrorKind::Unsupported), (11601, ErrorKind::Other)] {
         // Both tries of the driver fail.

@@ -26,8 +26,8 @@ pub(super) fn add(checks: &mut Checks<'_>) {
 }
 
 async fn store(world: &World) -> (MongoStore, Sent, String) {
-    let (name, sent) = (random_name("locks"), Sent::default());
-    let (client, _) = world.connect(|options| options.command_event_handler = Some(sent.handler())).await;
+    let (client, sent) = world.recorded_client().await;
+    let name = random_name("locks");
     let store = world.store_on(&client, &name);
     granted(&store, &claim(&key()), LONG).await;
     sent.take();
@@ -133,8 +133,8 @@ async fn late_attempts_take_nothing(world: World) {
 }
 
 async fn a_late_attempt_adopts_nothing(world: World) {
-    let (name, sent) = (random_name("locks"), Sent::default());
-    let (client, _) = world.connect(|options| options.command_event_handler = Some(sent.handler())).await;
+    let (client, sent) = world.recorded_client().await;
+    let name = random_name("locks");
     let builder = MongoProvider::builder_from_client(&client).database("distlock_test").collection(&name);
     let store = builder.adopt_foreign_locks().build_store().unwrap();
     let key = key();
@@ -150,8 +150,8 @@ async fn a_late_attempt_adopts_nothing(world: World) {
 
 /// With a default, which is inserted, and without one.
 async fn a_late_document_is_not_locked(world: World) {
-    let (name, sent) = (random_name("accounts"), Sent::default());
-    let (client, _) = world.connect(|options| options.command_event_handler = Some(sent.handler())).await;
+    let (client, sent) = world.recorded_client().await;
+    let name = random_name("accounts");
     let accounts = client.database("distlock_test").collection::<Document>(&name);
     let locks = DocumentLocks::builder(&accounts).request_timeout(LIMIT).build().unwrap();
     let known = doc! { "_id": "known", "lock_": [], "balance": 1 };
@@ -171,8 +171,8 @@ async fn a_late_document_is_not_locked(world: World) {
 }
 
 async fn a_late_run_is_not_begun(world: World) {
-    let (name, sent) = (random_name("once"), Sent::default());
-    let (client, _) = world.connect(|options| options.command_event_handler = Some(sent.handler())).await;
+    let (client, sent) = world.recorded_client().await;
+    let name = random_name("once");
     let once = MongoOnce::builder(client.database("distlock_test")).collection(&name).request_timeout(LIMIT);
     let once = once.build().unwrap();
     let work = once.once("payment").await.unwrap().begun().expect("new work");

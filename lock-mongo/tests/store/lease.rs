@@ -7,9 +7,7 @@ use distlock_engine::store::{LeaseStore, QueueStanding, Release, Reply};
 use distlock_mongo::mongodb::bson::{Bson, doc};
 
 use super::Checks;
-use super::world::{
-    LONG, SHORT, World, admin, busy, claim, granted, key, opened, random_name, release, try_once, twin,
-};
+use super::world::{LONG, SHORT, World, admin, busy, claim, granted, key, opened, release, try_once, twin};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, C1 one_holder);
@@ -138,8 +136,7 @@ async fn minimum_hold(world: World) {
 }
 
 async fn busy_changes_nothing(world: World) {
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     let key = key();
     granted(&store, &claim(&key), LONG).await;
     let read = || async { world.raw(&name).find_one(doc! { "_id": key.as_str() }).await.unwrap().unwrap() };
@@ -152,8 +149,7 @@ async fn busy_changes_nothing(world: World) {
 }
 
 async fn fields_of_a_newer_version_survive(world: World) {
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     let key = key();
     let queue = doc! { "later": [{ "id": "$x", "seen": 1 }], "future": { "a": [1, 2] } };
     let mut record = doc! { "_id": key.as_str(), "fencingToken": 7_i64 };
@@ -182,9 +178,7 @@ async fn fields_of_a_newer_version_survive(world: World) {
 }
 
 async fn racing_for_a_fresh_key(world: World) {
-    let name = random_name("locks");
-    let (other, _) = world.connect(|_| ()).await;
-    let stores = [world.store_on(&world.client, &name), world.store_on(&other, &name)];
+    let (stores, _) = world.two_stores().await;
     for round in 0..200 {
         let key = key();
         let claims = [claim(&key), claim(&key)];

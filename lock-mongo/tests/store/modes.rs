@@ -86,8 +86,8 @@ async fn record(world: &World, name: &str, key: &LockKey) -> Document {
 
 /// A store, the name of its collection, and what it sends.
 async fn watched_store(world: &World) -> (MongoStore, String, Sent) {
-    let (name, sent) = (random_name("locks"), Sent::default());
-    let (client, _) = world.connect(|options| options.command_event_handler = Some(sent.handler())).await;
+    let (client, sent) = world.recorded_client().await;
+    let name = random_name("locks");
     let store = world.store_on(&client, &name);
     granted(&store, &claim(&key()), LONG).await; // sends `hello` to the server
     sent.take();
@@ -140,8 +140,7 @@ async fn readers_hold_a_key_together(world: World) {
 
 /// As a process that knows no modes leaves them.
 async fn holders_beside_another_id_mean_nothing(world: World) {
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     let (mut left, later) = (reader(&key()), DateTime::from_millis(DateTime::now().timestamp_millis() + 60_000));
     let holder = |claim: &Claim| {
         doc! {
@@ -173,8 +172,7 @@ async fn holders_beside_another_id_mean_nothing(world: World) {
 }
 
 async fn the_end_of_the_lease_is_the_latest(world: World) {
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     let key = key();
     let (long, brief) = (reader(&key), reader(&key));
     let end = async || {
@@ -409,8 +407,7 @@ async fn expired(store: &MongoStore, key: &LockKey, id: &distlock_api::Acquisiti
 }
 
 async fn dead_permits_are_free_at_their_own_expiry(world: World) {
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     let key = key();
     let (dead, alive, waiter) =
         (claim_in(permits(1, 2), &key), claim_in(permits(1, 2), &key), claim_in(permits(1, 2), &key));
@@ -487,8 +484,7 @@ async fn a_minimum_hold_stays_among_the_holders(world: World) {
 
 /// The largest number of holders, with the owner and the remarks that providers write.
 async fn a_full_key_has_room_again(world: World) {
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     let key = key();
     let readers: Vec<Claim> = (0..Mode::MAX_HOLDERS).map(|_| reader(&key)).collect();
     let holder = distlock_api::Holder::default().with_owner("web-123 pid 12345").with_metadata("program", "server");
@@ -522,8 +518,7 @@ async fn a_waiter_beside_holders_knows_when_to_look(world: World) {
 
 /// As other programs may have written them.
 async fn odd_holders_are_none(world: World) {
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     let later = DateTime::from_millis(DateTime::now().timestamp_millis() + 60_000);
     let holder = |id: &str| doc! { "id": id, "token": 7_i64, "tokens": 1, "shared": true, "expiresAt": later };
     for odd in [

@@ -98,8 +98,7 @@ async fn once_for_many_tasks(world: World) {
 }
 
 async fn once_replays_by_one_query(world: World) {
-    let sent = Sent::default();
-    let (client, _) = world.connect(|options| options.command_event_handler = Some(sent.handler())).await;
+    let (client, sent) = world.recorded_client().await;
     let once = on(&client, &random_name("once"));
     let mut work = once.once("job").await.unwrap().begun().unwrap();
     work.complete("done").await.unwrap();

@@ -9,7 +9,7 @@ use distlock_mongo::{DocumentLocks, MongoOnce, MongoProvider, MongoProviderBuild
 use distlock_recipes::once::OnceProviderExt;
 
 use super::Checks;
-use super::world::{LONG, Sent, World, claim, granted, key, random_name, release};
+use super::world::{LONG, World, claim, granted, key, random_name, release};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, mistakes_are_reported_before_any_request);
@@ -44,8 +44,7 @@ async fn mistakes_are_reported_before_any_request(world: World) {
 
 /// A lease that ends within the time of a request is never held.
 async fn a_ttl_below_the_latency_is_refused(world: World) {
-    let sent = Sent::default();
-    let (client, _) = world.connect(|options| options.command_event_handler = Some(sent.handler())).await;
+    let (client, sent) = world.recorded_client().await;
     let database = client.database("distlock_test");
     let ttl = Duration::from_millis(5);
     let locks = MongoProvider::builder(database.clone()).collection(random_name("locks")).build().unwrap();
@@ -84,8 +83,7 @@ async fn indexes(world: &World, name: &str) -> Vec<Document> {
 }
 
 async fn purge_index_is_made_in_the_background(world: World) {
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     granted(&store, &claim(&key()), LONG).await;
     let index = loop {
         let found = indexes(&world, &name)

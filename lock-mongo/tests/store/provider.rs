@@ -11,7 +11,7 @@ use distlock_mongo::{MongoOnce, MongoProvider, close_all};
 use distlock_recipes::once::{OnceProvider, OnceProviderExt};
 
 use super::Checks;
-use super::world::{Sent, World, key, random_name};
+use super::world::{World, key, random_name};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, provider_locks_and_unlocks);
@@ -84,8 +84,7 @@ async fn provider_locks_and_unlocks(world: World) {
 
 /// The driver waits for all sessions and cursors, including those of providers that still exist.
 async fn close_all_closes_the_client_last(world: World) {
-    let sent = Sent::default();
-    let (client, _) = world.connect(|options| options.command_event_handler = Some(sent.handler())).await;
+    let (client, sent) = world.recorded_client().await;
     let name = random_name("locks");
     let providers = [(); 2].map(|()| {
         let builder = MongoProvider::builder(client.database("distlock_test")).collection(&name);

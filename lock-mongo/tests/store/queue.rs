@@ -16,8 +16,8 @@ use tokio::time::timeout;
 
 use super::Checks;
 use super::world::{
-    LONG, SHORT, World, admin, age_ticket, busy, claim, end_lease, granted, key, opened, queue_up, queued, random_name,
-    release, renew, size, ticket, try_once, twin,
+    LONG, SHORT, World, admin, age_ticket, busy, claim, end_lease, granted, key, opened, queue_up, queued, release,
+    renew, size, ticket, try_once, twin,
 };
 
 const WINDOW: Duration = Duration::from_millis(200);
@@ -88,14 +88,8 @@ async fn record(world: &World, name: &str, key: &LockKey) -> Document {
     world.raw(name).find_one(doc! { "_id": key.as_str() }).await.unwrap().unwrap()
 }
 
-async fn two_stores(world: &World) -> ([MongoStore; 2], String) {
-    let name = random_name("locks");
-    let (other, _) = world.connect(|_| ()).await;
-    ([world.store_on(&world.client, &name), world.store_on(&other, &name)], name)
-}
-
 async fn grants_follow_the_order(world: World) {
-    let ([one, two], name) = two_stores(&world).await;
+    let ([one, two], name) = world.two_stores().await;
     let key = key();
     let claims: Vec<Claim> = (0..6).map(|_| claim(&key)).collect();
     let first = granted(&one, &claims[0], LONG).await;
@@ -213,7 +207,7 @@ async fn leaving_is_one_step_and_spares_the_holder(world: World) {
 
 /// A renewal that started before the expiry and stalled could otherwise revive the lease.
 async fn an_expired_lease_is_given_up_for_good(world: World) {
-    let ([store, _], name) = two_stores(&world).await;
+    let ([store, _], name) = world.two_stores().await;
     let key = key();
     let [a, b, c] = [(); 3].map(|()| claim(&key));
     granted(&store, &a, SHORT).await;
@@ -270,8 +264,7 @@ async fn no_grant_before_the_end_of_a_minimum_hold(world: World) {
 }
 
 async fn positions_wait_for_their_windows(world: World) {
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     let key = key();
     let [a, b, c] = [(); 3].map(|()| claim(&key));
     let window = Duration::from_secs(6);
@@ -299,8 +292,7 @@ async fn positions_wait_for_their_windows(world: World) {
 }
 
 async fn newcomers_keep_the_order(world: World) {
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     let key = key();
     let [a, b, c] = [(); 3].map(|()| claim(&key));
     let window = LONG;
@@ -339,8 +331,7 @@ async fn dead_head_costs_its_claim(world: World) {
 }
 
 async fn dead_tickets_are_skipped(world: World) {
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     let key = key();
     let [a, dead, late, c] = [(); 4].map(|()| claim(&key));
     granted(&store, &a, LONG).await;
@@ -397,8 +388,7 @@ async fn full_queue(world: World) {
 /// Every change of the queue writes all tickets to the data, if not to the log.
 async fn a_queue_is_small(world: World) {
     const WAITERS: usize = 63;
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     let key = key();
     granted(&store, &claim(&key), LONG).await;
     let holder = Holder::default().with_owner("web-123 pid 12345").with_metadata("program", "server");
@@ -414,8 +404,7 @@ async fn a_queue_is_small(world: World) {
 
 async fn thousands_wait_in_one_queue(world: World) {
     const PLACES: u32 = 4_000;
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     let key = key();
     let [first, last, none] = [(); 3].map(|()| claim(&key));
     granted(&store, &first, LONG).await;
@@ -440,7 +429,7 @@ async fn thousands_wait_in_one_queue(world: World) {
 
 /// Tickets that leave from the middle, and turns that are taken while others come.
 async fn empty_places_keep_the_order(world: World) {
-    let ([one, two], name) = two_stores(&world).await;
+    let ([one, two], name) = world.two_stores().await;
     let key = key();
     let mut holder_now = claim(&key);
     granted(&one, &holder_now, LONG).await;
@@ -488,7 +477,7 @@ async fn empty_places_keep_the_order(world: World) {
 
 /// The fast paths are for records without a queue.
 async fn a_queue_with_an_empty_place_is_a_queue(world: World) {
-    let ([one, two], name) = two_stores(&world).await;
+    let ([one, two], name) = world.two_stores().await;
     let waiters_behind = async |key: &LockKey| {
         let line = [(); 4].map(|()| claim(key));
         for waiter in &line {
@@ -522,8 +511,7 @@ async fn a_queue_with_an_empty_place_is_a_queue(world: World) {
 /// Other members and change streams read what is written to the log.
 async fn a_change_of_a_long_queue_is_small(world: World) {
     const WAITERS: usize = 32;
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     let key = key();
     let first = claim(&key);
     granted(&store, &first, LONG).await;
@@ -544,8 +532,7 @@ async fn a_change_of_a_long_queue_is_small(world: World) {
 }
 
 async fn a_repeated_attempt_keeps_the_position(world: World) {
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     let key = key();
     let [a, b, c] = [(); 3].map(|()| claim(&key));
     granted(&store, &a, LONG).await;
@@ -568,8 +555,7 @@ async fn a_repeated_attempt_keeps_the_position(world: World) {
 }
 
 async fn refreshed_and_never_added(world: World) {
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     let key = key();
     let [a, b, c] = [(); 3].map(|()| claim(&key));
     let token = granted(&store, &a, LONG).await.token;
@@ -697,8 +683,7 @@ async fn odd_values_in_tickets(world: World) {
 
 /// Tickets that an older or newer version has written, or a person.
 async fn odd_queues_are_none(world: World) {
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     let now = DateTime::now();
     let odd_tickets = vec![
         doc! { "id": "a" },
@@ -764,7 +749,7 @@ async fn odd_queues_are_none(world: World) {
 
 /// Many claims of two stores. Each tries until it is granted, and then releases.
 async fn two_stores_hand_over_in_a_crowd(world: World) {
-    let ([one, two], _) = two_stores(&world).await;
+    let ([one, two], _) = world.two_stores().await;
     let key = key();
     let held = std::sync::atomic::AtomicBool::new(false);
     let last = std::sync::Mutex::new(FencingToken::new(0));

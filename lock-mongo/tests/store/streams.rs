@@ -17,6 +17,7 @@ use futures_util::{StreamExt, TryStreamExt};
 use tokio::task::JoinHandle;
 
 use super::Checks;
+use super::hints::listen;
 use super::world::{LONG, World, admin, claim, granted, key, queue_up, queued, random_name, release, ticket};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
@@ -45,10 +46,6 @@ fn database(client: &Client) -> Database {
 
 fn store(database: &Database, collection: &str) -> MongoStore {
     MongoProvider::builder(database.clone()).collection(collection).build_store().expect("valid options")
-}
-
-async fn listen(store: &MongoStore, provider: ProviderId) -> EventStream {
-    EventStore::subscribe(store, &Watch::provider(provider)).await.expect("a stream")
 }
 
 /// The change streams that the server has open on a database.

@@ -41,8 +41,7 @@ const SECOND: u64 = 1 << 21;
 
 /// Two hundred leases, each with a block of 65,536 tokens, would be six seconds ahead of the clock.
 async fn tokens_stay_below_2_to_the_53_and_do_not_outrun_the_clock(world: World) {
-    let locks = MongoProvider::builder(world.client.database("distlock_test")).collection(random_name("locks"));
-    let locks = locks.build().unwrap();
+    let locks = world.locks(&random_name("locks"));
     let key = key();
     let mut last = 0;
     for round in 0..200 {
@@ -86,7 +85,7 @@ async fn unused_tokens_are_given_back(world: World) {
     assert_eq!(state().await, (last, 1), "only the tokens that were used");
 
     // Another process waits: the release that hands the lease over also gives tokens back.
-    let other = MongoProvider::builder(world.client.database("distlock_test")).collection(&*name).build().unwrap();
+    let other = world.locks(&name);
     let held = locks.acquire(&key).await.unwrap();
     let waits = in_task(&other, &key);
     until_waiting(&locks, &key).await;
@@ -117,8 +116,7 @@ async fn until_waiting(locks: &MongoProvider, key: &LockKey) {
 
 async fn a_record_is_kept_until_its_token_is_reached(world: World) {
     let name = random_name("locks");
-    let locks = MongoProvider::builder(world.client.database("distlock_test")).collection(&*name);
-    let locks = locks.build().unwrap();
+    let locks = world.locks(&name);
     let key = key();
     let (now, millis) = clock(&world).await;
     let ahead = i64::try_from(now + 3600 * SECOND).unwrap();
@@ -233,8 +231,7 @@ async fn token_floor_is_below_every_token(world: World) {
 }
 
 async fn raised_tokens_take_every_lock_away(world: World) {
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     let [held, expired, free, above] = [(); 4].map(|()| claim(&key()));
     let lost = granted(&store, &held, LONG).await;
     granted(&store, &expired, SHORT).await;
@@ -277,8 +274,7 @@ async fn tokens_increase_after_every_event(world: World) {
 
 /// As the TTL index does, but at once, which is harder: several grants within one millisecond.
 async fn tokens_increase_across_a_purge(world: World) {
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     let key = key();
     let mut last = FencingToken::new(0);
     for round in 0..20 {
@@ -295,8 +291,7 @@ async fn tokens_increase_across_a_purge(world: World) {
 }
 
 async fn tokens_increase_when_the_record_is_ahead_of_the_clock(world: World) {
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     let key = key();
     let far = i64::MAX / 2;
     world.raw(&name).insert_one(doc! { "_id": key.as_str(), "fencingToken": far }).await.unwrap();

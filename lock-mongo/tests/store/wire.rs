@@ -268,8 +268,7 @@ async fn written(world: &World, name: &str) -> u64 {
 }
 
 async fn a_command_without_a_change_writes_nothing(world: World) {
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     let key = key();
     let [a, b] = [(); 2].map(|()| claim(&key));
     let grant = granted(&store, &a, LONG).await;

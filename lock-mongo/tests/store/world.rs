@@ -55,9 +55,30 @@ impl World {
         self.store_on(&self.client, &random_name("locks"))
     }
 
+    /// Makes such a store, and returns the name of the collection.
+    pub(crate) fn named_store(&self) -> (MongoStore, String) {
+        let name = random_name("locks");
+        (self.store_on(&self.client, &name), name)
+    }
+
+    /// Makes two stores over a new collection, on clients of their own. Returns its name, too.
+    pub(crate) async fn two_stores(&self) -> ([MongoStore; 2], String) {
+        let ((store, name), (other, _)) = (self.named_store(), self.connect(|_| ()).await);
+        let other = self.store_on(&other, &name);
+        ([store, other], name)
+    }
+
     pub(crate) fn store_on(&self, client: &Client, collection: &str) -> MongoStore {
         let builder = MongoProvider::builder_from_client(client).database("distlock_test").collection(collection);
         builder.build_store().expect("valid options")
+    }
+
+    /// Makes a provider over a collection.
+    pub(crate) fn locks(&self, collection: &str) -> MongoProvider {
+        MongoProvider::builder(self.client.database("distlock_test"))
+            .collection(collection)
+            .build()
+            .expect("valid options")
     }
 
     /// Returns the collection of a store.
@@ -76,7 +97,14 @@ impl World {
         (client, app)
     }
 
-    /// Makes such a client that also records what it sends.
+    /// Makes a client that records what it sends.
+    pub(crate) async fn recorded_client(&self) -> (Client, Sent) {
+        let sent = Sent::default();
+        let (client, _) = self.connect(|options| options.command_event_handler = Some(sent.handler())).await;
+        (client, sent)
+    }
+
+    /// Makes a client that [`fail`](Self::fail) can hit alone, and that records what it sends.
     pub(crate) async fn recorded_client_of_app(&self) -> (Client, String, Sent) {
         let (app, sent) = (random_name("app"), Sent::default());
         let (client, _) = self
@@ -88,10 +116,11 @@ impl World {
         (client, app, sent)
     }
 
-    /// Makes a store on a client that [`fail`](Self::fail) can hit alone.
-    pub(crate) async fn store_of_app(&self, collection: &str) -> (MongoStore, String) {
-        let (client, app) = self.client_of_app().await;
-        (self.store_on(&client, collection), app)
+    /// Makes a store on a client that [`fail`](Self::fail) can hit alone, by the returned name.
+    /// Also returns the name of the collection.
+    pub(crate) async fn store_of_app(&self) -> (MongoStore, String, String) {
+        let ((client, app), name) = (self.client_of_app().await, random_name("locks"));
+        (self.store_on(&client, &name), app, name)
     }
 
     /// Makes the next command of an application fail. A server has one such fail point: the check

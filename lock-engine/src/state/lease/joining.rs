@@ -88,15 +88,8 @@ mod tests {
     use crate::state::lease::{LeaseView, Origin, deadline};
     use crate::state::local_queue::tests::NoLease;
     use crate::store::{Claim, Grant, ProviderId};
+    use crate::test_kit::{ms, token};
     use distlock_api::{Holder, LeaseOptions, LockKey, Loss, Mode, RenewalPolicy};
-
-    const fn ms(millis: u64) -> Duration {
-        Duration::from_millis(millis)
-    }
-
-    const fn token(token: u64) -> FencingToken {
-        FencingToken::new(token)
-    }
 
     fn lease_of(mode: Mode, tokens: u32, options: LeaseOptions) -> Arc<Lease<NoLease>> {
         let claim = Claim::new(LockKey::new("k").unwrap(), ProviderId::random().acquisition_id()).with_mode(mode);

@@ -2,10 +2,7 @@ use super::*;
 use crate::state::local_queue::tests::NoLease;
 use crate::state::time::Sleep;
 use crate::store::ProviderId;
-
-const fn ms(millis: u64) -> Duration {
-    Duration::from_millis(millis)
-}
+use crate::test_kit::ms;
 
 fn lease(remaining: Duration, sent: Instant, now: Instant) -> Option<Arc<Lease<NoLease>>> {
     let claim = Claim::new(LockKey::new("k").unwrap(), ProviderId::random().acquisition_id());

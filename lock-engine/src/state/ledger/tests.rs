@@ -3,11 +3,8 @@ use crate::state::batch::{Batch, Due};
 use crate::state::lease::Origin;
 use crate::state::local_queue::tests::NoLease;
 use crate::store::{Grant, Home, Lane, Lanes, Permit, ProviderId};
+use crate::test_kit::ms;
 use distlock_api::{FencingToken, LeaseOptions, LockKey, RenewalPolicy};
-
-const fn ms(millis: u64) -> Duration {
-    Duration::from_millis(millis)
-}
 
 fn home() -> HomeId {
     tokio::runtime::Handle::current().id()

@@ -5,10 +5,7 @@ use distlock_api::{FencingToken, LeaseOptions, Loss};
 use super::*;
 use crate::state::claim::PushedGrant;
 use crate::store::StoreTime;
-
-const fn ms(millis: u64) -> Duration {
-    Duration::from_millis(millis)
-}
+use crate::test_kit::ms;
 
 fn ticket() -> Ticket {
     Ticket::new(ms(15_000), ms(2000), 64)

@@ -86,6 +86,12 @@ impl Style {
         Self { store: MemoryStore::new(), value: Arc::default(), brought: Arc::default(), attempts: Arc::default() }
     }
 
+    pub(crate) fn with_provider() -> (Self, LeaseProvider) {
+        let style = Self::new();
+        let provider = style.provider();
+        (style, provider)
+    }
+
     pub(crate) fn provider(&self) -> LeaseProvider {
         quick(&self.store)
     }

@@ -8,7 +8,7 @@ use distlock_mongo::{Change, CommitError, DocumentGuard};
 
 use super::{Account, Bank, close};
 use crate::Checks;
-use crate::world::{Sent, World};
+use crate::world::World;
 
 /// A wait that does not end before the first answer, which would be another error.
 const ANSWERED: Duration = Duration::from_secs(5);
@@ -23,8 +23,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
 }
 
 async fn documents_one_command_each(world: World) {
-    let sent = Sent::default();
-    let (client, _) = world.connect(|options| options.command_event_handler = Some(sent.handler())).await;
+    let (client, sent) = world.recorded_client().await;
     let bank = Bank::on(&client, &super::random_name("accounts"));
     let locks = bank.locks();
     let (a, b, c) = (bank.open().await, bank.open().await, bank.open().await);

@@ -27,8 +27,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
 
 /// Locks that know their server and its clock, and the commands that they send.
 async fn bank(world: &World) -> (Bank, DocumentLocks<Account>, Sent) {
-    let sent = Sent::default();
-    let (client, _) = world.connect(|options| options.command_event_handler = Some(sent.handler())).await;
+    let (client, sent) = world.recorded_client().await;
     let bank = Bank::on(&client, &random_name("accounts"));
     let locks = bank.locks();
     meet(&bank, &locks).await;

@@ -8,7 +8,7 @@ use futures_util::TryStreamExt;
 
 use super::{claim_in, holders, permits, reader};
 use crate::Checks;
-use crate::world::{LONG, World, admin, busy, claim, granted, key, queued, random_name, renew};
+use crate::world::{LONG, World, admin, busy, claim, granted, key, queued, renew};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, C22 one_of_several_holders_is_released_by_force);
@@ -146,8 +146,7 @@ fn plan(explained: &Document) -> String {
 }
 
 async fn owners_of_holders_are_found_by_an_index(world: World) {
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     store.prepare().await.unwrap();
     for _ in 0..20 {
         granted_to(&store, &claim(&key()), "other").await;

@@ -5,18 +5,14 @@ use std::time::Duration;
 
 use distlock_api::ReleaseOutcome::Released;
 use distlock_api::{LockAdmin, LockEvent, LockEvents, LockKey, Loss, Mode};
-use distlock_engine::store::{
-    Claim, EventStore, EventStream, Grant, LeaseStore, ProviderId, Release, Reply, StoreEvent, Watch,
-};
+use distlock_engine::store::{Claim, EventStream, Grant, LeaseStore, ProviderId, Release, Reply, StoreEvent};
 use distlock_mongo::MongoStore;
 use futures_util::TryStreamExt;
 
 use super::{claim_in, permits, reader};
 use crate::Checks;
-use crate::hints::attempt;
-use crate::world::{
-    LONG, SHORT, World, admin, claim, granted, key, queue_up, queued, random_name, release, ticket, twin,
-};
+use crate::hints::{REMARKS, attempt, listen, next};
+use crate::world::{LONG, SHORT, World, admin, claim, granted, key, queue_up, queued, release, ticket, twin};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     if checks.is_replica_set() {
@@ -27,18 +23,6 @@ pub(super) fn add(checks: &mut Checks<'_>) {
         check!(checks, operators_watch_every_holder);
         check!(checks, operators_watch_an_expiry);
     }
-}
-
-/// The holders of small and of large records: the server reports their changes in different forms.
-const REMARKS: [usize; 2] = [0, 40];
-
-async fn listen(store: &MongoStore, provider: ProviderId) -> EventStream {
-    EventStore::subscribe(store, &Watch::provider(provider)).await.expect("a stream")
-}
-
-async fn next(events: &mut EventStream) -> StoreEvent {
-    let event = tokio::time::timeout(Duration::from_secs(20), events.try_next()).await.expect("an event");
-    event.unwrap().expect("the stream goes on")
 }
 
 fn own(key: &LockKey, provider: ProviderId, mode: Mode) -> Claim {
@@ -54,9 +38,7 @@ async fn take(store: &MongoStore, claim: &Claim, remarks: usize) -> Grant {
 
 async fn grants_of_a_run_are_reported(world: World) {
     for remarks in REMARKS {
-        let name = random_name("locks");
-        let (other, _) = world.connect(|_| ()).await;
-        let (store, releaser) = (world.store_on(&world.client, &name), world.store_on(&other, &name));
+        let ([store, releaser], _) = world.two_stores().await;
         let (me, key) = (ProviderId::random(), key());
         let mut events = listen(&store, me).await;
         let mut holder = claim(&key);

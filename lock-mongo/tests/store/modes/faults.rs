@@ -22,7 +22,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
 }
 
 async fn a_write_concern_error_beside_holders(world: World) {
-    let (store, app) = world.store_of_app(&random_name("locks")).await;
+    let (store, app, _) = world.store_of_app().await;
     let failure = doc! { "writeConcernError": { "code": 64, "errmsg": "waiting for replication timed out" } };
     let key = key();
     granted(&store, &reader(&key), LONG).await;
@@ -75,8 +75,7 @@ async fn a_straggler_does_not_join(world: World) {
 
 /// Behind another transaction, beyond the end of the lease that it releases.
 async fn a_release_that_stalls_leaves_the_others(world: World) {
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     store.prepare().await.unwrap();
     let key = key();
     let ttl = Duration::from_secs(5);
@@ -105,8 +104,7 @@ async fn a_release_that_stalls_leaves_the_others(world: World) {
 }
 
 async fn a_renewal_that_stalls_extends_its_own_holder(world: World) {
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     store.prepare().await.unwrap();
     let key = key();
     let ttl = Duration::from_secs(5);

@@ -16,15 +16,10 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, C28 a_writer_and_readers_take_turns);
 }
 
-fn provider(world: &World, name: &str) -> MongoProvider {
-    let builder = MongoProvider::builder(world.client.database("distlock_test")).collection(name);
-    builder.build().expect("valid options")
-}
-
 async fn a_thousand_readers_of_eight_providers(world: World) {
     let name = random_name("locks");
     let key = key();
-    let providers = [(); 8].map(|()| provider(&world, &name));
+    let providers = [(); 8].map(|()| world.locks(&name));
     let acquisitions = (0..1000).map(|n| {
         let (provider, key) = (&providers[n % 8], &key);
         async move { provider.acquire(key).shared().timeout(LONG).await.unwrap() }
@@ -52,7 +47,7 @@ async fn a_thousand_readers_of_eight_providers(world: World) {
 async fn unused_tokens_of_the_latest_block_are_given_back(world: World) {
     let name = random_name("locks");
     let token = async |key: &LockKey| record(&world, &name, key).await.get_i64("fencingToken").unwrap().unsigned_abs();
-    let (one, other) = (provider(&world, &name), provider(&world, &name));
+    let (one, other) = (world.locks(&name), world.locks(&name));
     for latest_first in [true, false] {
         let key = key();
         let first = one.acquire(&key).shared().await.unwrap();
@@ -83,7 +78,7 @@ async fn unused_tokens_of_the_latest_block_are_given_back(world: World) {
 async fn a_writer_and_readers_take_turns(world: World) {
     let name = random_name("locks");
     let key = key();
-    let providers = [(); 3].map(|()| provider(&world, &name));
+    let providers = [(); 3].map(|()| world.locks(&name));
     let done = std::sync::atomic::AtomicBool::new(false);
     let reads = |provider: &MongoProvider| {
         let (provider, key, done) = (provider.clone(), key.clone(), &done);

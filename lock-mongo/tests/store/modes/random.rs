@@ -14,7 +14,7 @@ use distlock_mongo::mongodb::bson::{Bson, DateTime, Document, doc};
 use super::older::Before;
 use super::{permits, record};
 use crate::Checks;
-use crate::world::{LONG, World, admin, claim, key, random_name, ticket, twin};
+use crate::world::{LONG, World, admin, claim, key, ticket, twin};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, C28 random_operations_follow_the_rules);
@@ -476,8 +476,7 @@ impl Drop for Log {
 async fn random_operations_follow_the_rules(world: World) {
     let keys = std::env::var("RANDOM_KEYS").ok().and_then(|keys| keys.parse().ok()).unwrap_or(12);
     for _ in 0..keys {
-        let name = random_name("locks");
-        let store = world.store_on(&world.client, &name);
+        let (store, name) = world.named_store();
         let before = Before::new(&world, &name);
         let mut run = Run {
             world: world.clone(),

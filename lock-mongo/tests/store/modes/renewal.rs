@@ -7,7 +7,7 @@ use distlock_engine::store::{BatchRenewStore, LeaseStore, QueueStanding, QueueSt
 use super::{claim_in, holders, permits, reader, watched_store};
 use crate::Checks;
 use crate::world::{
-    LONG, SHORT, World, admin, age_ticket, claim, granted, key, opened, queued, random_name, release, renew, ticket,
+    LONG, SHORT, World, admin, age_ticket, claim, granted, key, opened, queued, release, renew, ticket,
 };
 
 pub(super) fn add(checks: &mut Checks<'_>) {
@@ -121,8 +121,7 @@ fn batch_ttl(at: usize) -> std::time::Duration {
 }
 
 async fn a_refreshed_ticket_shows_its_grant(world: World) {
-    let name = random_name("locks");
-    let store = world.store_on(&world.client, &name);
+    let (store, name) = world.named_store();
     let key = key();
     let (writer, a, b) = (claim(&key), reader(&key), reader(&key));
     granted(&store, &writer, LONG).await;

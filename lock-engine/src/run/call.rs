@@ -77,8 +77,6 @@ impl<T: Send + 'static> Call<T> {
             Stage::Sent(sent) => sent.at,
             Stage::NotSent(overload) => {
                 let error = overloaded(*overload);
-                // A caller that asks again at once must not keep the thread.
-                yield_now().await;
                 return Some(Err(error));
             }
             Stage::InLine { .. } => unreachable!("it has left the line"),

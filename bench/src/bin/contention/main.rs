@@ -17,7 +17,6 @@ mod postgres;
 mod report;
 mod stats;
 mod trace;
-mod trace_batch;
 mod web;
 mod worker;
 
@@ -30,7 +29,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::deployment::Deployment;
 use crate::figures::Bench;
-use crate::options::{Options, Trace};
+use crate::options::Options;
 use crate::postgres::Postgres;
 use crate::report::machine::Machine;
 use crate::report::{Results, markdown, plot};
@@ -109,7 +108,7 @@ async fn measure(options: Options) -> Outcome<()> {
 
 /// Starts PostgreSQL as well if a figure uses it.
 async fn measure_on(options: &Options, deployment: &Deployment, postgres: &mut Option<Postgres>) -> Outcome<()> {
-    if options.trace.is_none() && options.figures.iter().any(|figure| figure.uses_postgres()) {
+    if !options.trace && options.figures.iter().any(|figure| figure.uses_postgres()) {
         *postgres = Some(Postgres::start().await?);
     }
     write_all(options, deployment, postgres.as_ref()).await
@@ -118,13 +117,10 @@ async fn measure_on(options: &Options, deployment: &Deployment, postgres: &mut O
 async fn write_all(options: &Options, deployment: &Deployment, postgres: Option<&Postgres>) -> Outcome<()> {
     let out = &options.out;
     std::fs::create_dir_all(out)?;
-    if let Some(kind) = options.trace {
-        let (file, trace) = match kind {
-            Trace::HandOver => ("trace.txt", trace::run(deployment).await?),
-            Trace::Batch => ("trace-batch.txt", trace_batch::run(deployment).await?),
-        };
+    if options.trace {
+        let trace = trace::run(deployment).await?;
         print!("{trace}");
-        return written(&out.join(file), trace.as_bytes());
+        return written(&out.join("trace.txt"), trace.as_bytes());
     }
     let (version, members) = deployment.describe().await?;
     let bench = Bench { deployment, postgres, quick: options.quick };

@@ -18,17 +18,7 @@ Measures distlock and its peers, interleaved, on a replica set of three members 
                     B18 needs a server with enableTestCommands=1, B22 servers of this machine
                     B1 to B6 also need PostgreSQL: DISTLOCK_POSTGRES_URI, else a server that is started as well
   --trace           no figures, but a trace of a hand-over chain through four processes
-  --trace-batch     no figures, but the commands by which eight keys are acquired and released together
 ";
-
-/// What can be traced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trace {
-    /// A hand-over chain.
-    HandOver,
-    /// A batch of acquisitions, and one of releases.
-    Batch,
-}
 
 /// What to do.
 #[derive(Debug, PartialEq)]
@@ -41,8 +31,8 @@ pub struct Options {
     pub out: PathBuf,
     /// A replica set of the user.
     pub uri: Option<String>,
-    /// A trace instead of figures.
-    pub trace: Option<Trace>,
+    /// A trace of a hand-over chain instead of figures.
+    pub trace: bool,
     /// Only the help.
     pub help: bool,
 }
@@ -55,7 +45,7 @@ impl Options {
             quick: false,
             out: PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/results")),
             uri: None,
-            trace: None,
+            trace: false,
             help: false,
         };
         let mut arguments = arguments.into_iter();
@@ -63,8 +53,7 @@ impl Options {
             let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
             match argument.as_str() {
                 "--quick" => options.quick = true,
-                "--trace" => options.trace = Some(Trace::HandOver),
-                "--trace-batch" => options.trace = Some(Trace::Batch),
+                "--trace" => options.trace = true,
                 "--help" | "-h" => options.help = true,
                 "--out" => options.out = value()?.into(),
                 "--uri" => options.uri = Some(value()?),
@@ -93,15 +82,9 @@ mod tests {
         assert_eq!(parse(&[]).unwrap().figures, Id::ALL);
         let options = parse(&["--quick", "--figures", "t3,b5, B1,B5"]).unwrap();
         assert_eq!(options.figures, [Id::B(1), Id::B(5), Id::T(3)]);
-        assert!(options.quick && options.trace.is_none());
+        assert!(options.quick && !options.trace);
         assert_eq!(parse(&["--figures", "t4,S7,s2"]).unwrap().figures, [Id::S(2), Id::S(7), Id::T(4)]);
         assert_eq!(parse(&["--figures", "T1,b22,B18"]).unwrap().figures, [Id::B(18), Id::B(22), Id::T(1)]);
-    }
-
-    #[test]
-    fn traces_are_told_apart() {
-        assert_eq!(parse(&["--trace"]).unwrap().trace, Some(Trace::HandOver));
-        assert_eq!(parse(&["--trace-batch"]).unwrap().trace, Some(Trace::Batch));
     }
 
     #[test]

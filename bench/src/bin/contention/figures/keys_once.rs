@@ -33,6 +33,6 @@ pub(super) async fn run(bench: &Bench<'_>) -> Outcome<Figure> {
     let [one, other] = peers;
     let best = if one.1 < other.1 { one } else { other };
     figure.judge_ratio(TIME, figure.median(Fluent::NAME, TIME), "ns", best, Bound::Most(0.8));
-    figure.note("Left behind: resident memory of the process, after less before; `cargo run --release --bin leftovers` counts the bytes. The time includes making the key; it is the median over slices of 10,000 keys.");
+    figure.note("Left behind: resident memory of the process, after less before. The time includes making the key; it is the median over slices of 10,000 keys.");
     Ok(figure)
 }

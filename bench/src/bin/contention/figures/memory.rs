@@ -18,6 +18,7 @@ use crate::report::{Bound, Figure};
 
 const ALONE: &str = "acquire + release";
 const THREADS: &str = "2 threads: acquisitions";
+const APART: &str = "2 threads, a key each: acquisitions";
 const QUEUE: &str = "16 tasks: time per acquisition";
 const OURS: [&str; 2] = [Plain::NAME, Fluent::NAME];
 const TASKS: usize = 16;
@@ -49,13 +50,20 @@ pub(super) async fn uncontended(bench: &Bench<'_>) -> Outcome<Figure> {
 pub(super) async fn contended(bench: &Bench<'_>) -> Outcome<Figure> {
     let mut figure = bench.figure(12, "in memory, contended");
     let threads: [Measurer; 5] = [
-        (Bare::NAME, two_threads::<Bare>),
-        (Keyed::NAME, two_threads::<Keyed>),
-        (Lockable::NAME, two_threads::<Lockable>),
-        (Plain::NAME, two_threads::<Plain>),
-        (Fluent::NAME, two_threads::<Fluent>),
+        (Bare::NAME, two_threads::<Bare, 1>),
+        (Keyed::NAME, two_threads::<Keyed, 1>),
+        (Lockable::NAME, two_threads::<Lockable, 1>),
+        (Plain::NAME, two_threads::<Plain, 1>),
+        (Fluent::NAME, two_threads::<Fluent, 1>),
     ];
     measure(bench, &mut figure, THREADS, "/s", &threads).await?;
+    let apart: [Measurer; 4] = [
+        (Keyed::NAME, two_threads::<Keyed, 2>),
+        (Lockable::NAME, two_threads::<Lockable, 2>),
+        (Plain::NAME, two_threads::<Plain, 2>),
+        (Fluent::NAME, two_threads::<Fluent, 2>),
+    ];
+    measure(bench, &mut figure, APART, "/s", &apart).await?;
     let queue: [Measurer; 5] = [
         (Bare::NAME, queue::<Bare>),
         (Keyed::NAME, queue::<Keyed>),
@@ -67,6 +75,8 @@ pub(super) async fn contended(bench: &Bench<'_>) -> Outcome<Figure> {
     for ours in OURS {
         let best = faster(&figure, THREADS, true);
         figure.judge_ratio(format!("{ours}: {THREADS}"), figure.median(ours, THREADS), "/s", best, Bound::Least(1.5));
+        let best = faster(&figure, APART, true);
+        figure.compare(format!("{ours}: {APART}"), figure.median(ours, APART), "/s", best);
         let best = faster(&figure, QUEUE, false);
         figure.judge_ratio(format!("{ours}: {QUEUE}"), figure.median(ours, QUEUE), "ns", best, Bound::Most(1.0));
     }
@@ -140,14 +150,14 @@ fn alone<C: Contender>(length: Duration) -> Outcome<f64> {
     })
 }
 
-/// Acquisitions per second of two threads together.
-fn two_threads<C: Contender>(length: Duration) -> Outcome<f64> {
-    let (locks, key) = (C::default(), LockKey::new("orders/4711")?);
+/// Acquisitions per second of two threads together, which take turns on this many keys.
+fn two_threads<C: Contender, const KEYS: usize>(length: Duration) -> Outcome<f64> {
+    let (locks, keys) = (C::default(), [LockKey::new("orders/4711")?, LockKey::new("orders/4712")?]);
     let (stop, done, start) = (AtomicBool::new(false), AtomicU64::new(0), Barrier::new(3));
     let runtimes = [Builder::new_current_thread().build()?, Builder::new_current_thread().build()?];
     let seconds = thread::scope(|scope| {
-        for runtime in runtimes {
-            let (locks, key, stop, done, start) = (&locks, &key, &stop, &done, &start);
+        for (thread, runtime) in runtimes.into_iter().enumerate() {
+            let (locks, key, stop, done, start) = (&locks, &keys[thread % KEYS], &stop, &done, &start);
             scope.spawn(move || {
                 start.wait();
                 let acquired = runtime.block_on(async {

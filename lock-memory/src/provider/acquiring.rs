@@ -107,40 +107,24 @@ impl<'a> Acquiring<'a> {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Acquired>> {
         let key = self.key.as_ref().expect("a caller that spins has no guard yet");
-        let (mut budget, mut policy, mut brisk) = (SpinBudget::default(), SpinPolicy::Spinning, false);
-        let answer = loop {
+        let (mut budget, mut policy) = (SpinBudget::default(), SpinPolicy::Spinning);
+        loop {
             let seen = shard.ended.get();
-            // Where keys change holders this fast, the turn comes soon even at the end of the
-            // queue, and this task need not be woken.
-            let waker = if brisk && policy == SpinPolicy::Exhausted { None } else { Some(cx.waker()) };
-            let answer = shard.lock().acquire(hash, key, &self.options, &mut hold, waker, policy)?;
-            match answer {
-                Answer::Held if budget.wait(&shard.ended, seen) => brisk = true,
-                Answer::Held => policy = SpinPolicy::Exhausted,
-                answer => break answer,
-            }
-        };
-        match answer {
-            Answer::Granted(grant) => Poll::Ready(Ok(self.held(shard, hash, grant))),
-            Answer::Busy(busy) => Poll::Ready(Ok(Acquired::Busy(busy))),
-            Answer::Queued { token } => {
-                let position = QueuePosition { shard, hash, token };
-                self.join(position);
-                if !brisk || policy != SpinPolicy::Exhausted {
-                    return self.wait(cx);
+            let answer = shard.lock().acquire(hash, key, &self.options, &mut hold, Some(cx.waker()), policy)?;
+            return match answer {
+                Answer::Granted(grant) => Poll::Ready(Ok(self.held(shard, hash, grant))),
+                Answer::Busy(busy) => Poll::Ready(Ok(Acquired::Busy(busy))),
+                Answer::Queued { token } => {
+                    self.join(QueuePosition { shard, hash, token });
+                    self.wait(cx)
                 }
-                let mut budget = SpinBudget::default();
-                loop {
-                    let seen = shard.ended.get();
-                    if let Poll::Ready(answer) = self.look(position, None) {
-                        return Poll::Ready(answer);
-                    }
+                Answer::Held => {
                     if !budget.wait(&shard.ended, seen) {
-                        return self.turn(position, cx);
+                        policy = SpinPolicy::Exhausted;
                     }
+                    continue;
                 }
-            }
-            Answer::Held => unreachable!("the loop continues with it"),
+            };
         }
     }
 
@@ -153,13 +137,13 @@ impl<'a> Acquiring<'a> {
     }
 
     fn turn(&mut self, position: QueuePosition<'a>, cx: &mut Context<'_>) -> Poll<Result<Acquired>> {
-        match self.look(position, Some(cx.waker())) {
+        match self.look(position, cx.waker()) {
             Poll::Ready(answer) => Poll::Ready(answer),
             Poll::Pending => self.wait(cx),
         }
     }
 
-    fn look(&mut self, position: QueuePosition<'a>, waker: Option<&Waker>) -> Poll<Result<Acquired>> {
+    fn look(&mut self, position: QueuePosition<'a>, waker: &Waker) -> Poll<Result<Acquired>> {
         let QueuePosition { shard, hash, token } = position;
         let key = self.key.as_ref().expect("a waiter has no guard yet");
         let looked = shard.lock().look(hash, key, token, waker);
@@ -207,12 +191,12 @@ pub(super) fn at_once(shards: &Shards, key: &LockKey, options: &AcquireOptions) 
     let mut hold = validated(options)?;
     let max_hold = MaxHold::of(options)?.map(Box::new);
     let (hash, shard) = shards.of(key);
-    let answer = shard.lock().acquire(hash, key, options, &mut hold, None, SpinPolicy::Never);
+    let answer = shard.lock().acquire(hash, key, options, &mut hold, None, SpinPolicy::IfAdvised);
     Ok(match answer? {
         Answer::Granted(grant) => Some(held(key.clone(), shard, hash, grant, max_hold)),
         Answer::Busy(busy) => Some(Acquired::Busy(busy)),
         Answer::Held => None,
-        Answer::Queued { .. } => unreachable!("`SpinPolicy::Never` never queues"),
+        Answer::Queued { .. } => unreachable!("no caller joins the queue without a waker"),
     })
 }
 

@@ -129,8 +129,8 @@ impl MemoryProvider {
         is_meant: impl Fn(&Victim) -> bool,
     ) -> Option<TakenAway> {
         let (taken_away, taken) = {
-            let mut locked = shard.lock_to_take_away();
-            let (before, mut victims) = locked.state().find(hash, key).map(|entry| self.victims(entry))?;
+            let mut locked = shard.lock();
+            let (before, mut victims) = locked.find(hash, key).map(|entry| self.victims(entry))?;
             victims.retain(is_meant);
             if victims.is_empty() {
                 return None;

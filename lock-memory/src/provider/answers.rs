@@ -15,7 +15,7 @@ pub(super) enum Answer<T> {
     Queued {
         token: u64,
     },
-    /// Another caller has the key. This one does not queue, or should spin.
+    /// Another caller has the key. This one has no waker to join the queue with, or should spin.
     Held,
 }
 
@@ -53,8 +53,8 @@ pub(super) struct FollowUp {
 pub(super) enum Ended {
     /// The key had been taken away before.
     Lost,
-    /// The key is free again, or others have it. This waiter is to be woken; `None` if it spins, or
-    /// did not need the end of this turn.
+    /// The key is free again, or others have it. This waiter is to be woken; `None` if it did not
+    /// need the end of this turn.
     NextWaiter(Option<Waker>),
     WithFollowUp(Box<FollowUp>),
 }

@@ -13,7 +13,6 @@ use super::events::EventSender;
 use super::gap_deque::GapDeque;
 use super::holders::{HolderRef, Holders, Holding, LossSender, Member, Phase};
 use super::minimum_hold::MinimumHold;
-use super::packed_mode::PackedMode;
 use super::queue::{Queue, Waiter};
 use super::spin::Thread;
 
@@ -23,8 +22,8 @@ pub(super) struct Entry {
     /// The token that was granted last. While there is one holder, its token.
     pub(super) token: u64,
     extra: Option<Box<Extra>>,
-    /// What all holders together have of the key.
-    mode: PackedMode,
+    /// What all holders together have of the key: their modes are of one kind.
+    mode: Mode,
     /// The thread of the present holder when it got the key.
     thread: Thread,
     /// The phase of the only holder. `None` if the holders are listed, each with a phase of its
@@ -43,8 +42,8 @@ struct Extra {
 pub(super) enum Next {
     /// Nothing. The key is free, and its entry is to be removed.
     Free,
-    /// One waiter, to be woken unless it spins; or the holders that are left. A waiter finds the
-    /// key under its own token.
+    /// One waiter, to be woken, or the holders that are left. A waiter finds the key under its own
+    /// token.
     Wake(Option<Waker>),
     /// Several waiters, together.
     WakeAll(Vec<Waker>),
@@ -68,7 +67,6 @@ impl Entry {
             let holders = Holders::One(Holding::begin(holder.clone(), hold));
             Box::new(Extra { holders, ..Extra::default() })
         });
-        let mode = PackedMode::new(mode);
         Self { hash, key, token, extra, mode, thread: Thread::this(), phase: Some(Phase::Held) }
     }
 
@@ -92,12 +90,11 @@ impl Entry {
     /// waits (C28).
     #[inline]
     pub(super) fn admits(&self, mode: Mode) -> bool {
-        !mode.is_exclusive() && self.has_no_waiter() && self.mode.has_room_for(mode)
+        !mode.is_exclusive() && self.has_no_waiter() && mode.fits([self.mode])
     }
 
     /// Adds a guard beside the present holders.
     pub(super) fn admit(&mut self, token: u64, mode: Mode, holder: Holder, hold: Option<MinimumHold>) {
-        let mode = PackedMode::new(mode);
         self.add(token, Member { phase: Phase::Held, mode, holding: Holding::begin(holder, hold) });
     }
 
@@ -109,7 +106,9 @@ impl Entry {
             extra.holders = Holders::Several(members);
         }
         if let Some(members) = extra.holders.several_mut() {
-            self.mode.add(member.mode);
+            if let (Mode::Permits { take, .. }, Mode::Permits { take: more, .. }) = (&mut self.mode, member.mode) {
+                *take += more;
+            }
             self.token = token;
             members.push(token, member);
         }
@@ -202,8 +201,10 @@ impl Entry {
             let Some(members) = self.members_mut() else { break };
             let removed = members.remove(*token);
             others_left = !members.is_empty();
-            if let Some(member) = removed {
-                self.mode.subtract(member.mode);
+            if let Some(Mode::Permits { take: less, .. }) = removed.map(|member| member.mode)
+                && let Mode::Permits { take, .. } = &mut self.mode
+            {
+                *take -= less;
             }
         }
         others_left
@@ -227,19 +228,19 @@ impl Entry {
         }
         (self.token, self.thread, self.mode, self.phase) = (token, thread, mode, Some(Phase::InTransit));
         if mode.is_exclusive() {
-            return Next::Wake(waker);
+            return Next::Wake(Some(waker));
         }
         self.serve_behind(waker, events)
     }
 
     /// Continues after the grant to a first waiter that is not exclusive, with this waker.
     #[inline(never)]
-    fn serve_behind(&mut self, waker: Option<Waker>, events: Option<&EventSender>) -> Next {
+    fn serve_behind(&mut self, waker: Waker, events: Option<&EventSender>) -> Next {
         self.report_grant(self.token, events);
         if !self.first_waiter_fits() {
-            return Next::Wake(waker);
+            return Next::Wake(Some(waker));
         }
-        let mut wakers = Vec::from_iter(waker);
+        let mut wakers = vec![waker];
         self.serve_run(&mut wakers, events);
         Next::WakeAll(wakers)
     }
@@ -258,13 +259,13 @@ impl Entry {
             let Waiter { waker, mode, holder, hold, .. } = waiter;
             self.add(token, Member { phase: Phase::InTransit, mode, holding: Holding::begin(holder, hold) });
             self.report_grant(token, events);
-            wakers.extend(waker);
+            wakers.push(waker);
         }
     }
 
     fn first_waiter_fits(&self) -> bool {
         let first = self.extra.as_ref().and_then(|extra| extra.queue.first());
-        first.is_some_and(|waiter| self.mode.has_room_for(waiter.mode.get()))
+        first.is_some_and(|waiter| waiter.mode.fits([self.mode]))
     }
 
     /// Reports a grant to watchers.
@@ -311,7 +312,7 @@ impl Entry {
                 Holders::One(holding) => Some(holding),
                 Holders::Several(_) => None,
             });
-            HolderRef { token: self.token, mode: self.mode.get(), phase, holding }
+            HolderRef { token: self.token, mode: self.mode, phase, holding }
         });
         let listed = self.members().into_iter().flat_map(GapDeque::iter);
         only.into_iter().chain(listed.map(|(token, member)| member.describe(token)))
@@ -362,7 +363,7 @@ impl Entry {
                 signal.send_replace(Some(Loss::Closed));
             });
         });
-        queue.into_values().filter_map(|waiter| waiter.waker).for_each(|waker| contained(|| waker.wake()));
+        queue.into_values().for_each(|waiter| contained(|| waiter.waker.wake()));
     }
 }
 
@@ -371,7 +372,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_and_a_waiter_are_as_small_as_without_modes() {
-        assert_eq!((size_of::<Entry>(), size_of::<Waiter>()), (56, 80));
+    fn an_entry_and_a_waiter_are_small() {
+        assert_eq!((size_of::<Entry>(), size_of::<Waiter>()), (64, 80));
     }
 }

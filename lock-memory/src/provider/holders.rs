@@ -9,7 +9,6 @@ use tokio::time::Instant;
 
 use super::gap_deque::GapDeque;
 use super::minimum_hold::MinimumHold;
-use super::packed_mode::PackedMode;
 
 /// Which part of the code has the key, or a share of it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -37,7 +36,7 @@ pub(super) struct Holding {
 /// One of several holders.
 pub(super) struct Member {
     pub(super) phase: Phase,
-    pub(super) mode: PackedMode,
+    pub(super) mode: Mode,
     pub(super) holding: Holding,
 }
 
@@ -94,7 +93,7 @@ impl Holders {
 
 impl Member {
     pub(super) fn describe(&self, token: u64) -> HolderRef<'_> {
-        HolderRef { token, mode: self.mode.get(), phase: self.phase, holding: Some(&self.holding) }
+        HolderRef { token, mode: self.mode, phase: self.phase, holding: Some(&self.holding) }
     }
 }
 

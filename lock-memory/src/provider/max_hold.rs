@@ -60,7 +60,7 @@ impl Limit {
     /// Takes the key away from a guard that has held it for too long.
     fn end(&self) {
         let Self { shard, hash, key, token, .. } = self;
-        let taken = shard.lock_to_take_away().take_away(*hash, key, &[*token], Loss::HeldTooLong);
+        let taken = shard.lock().take_away(*hash, key, &[*token], Loss::HeldTooLong);
         if let Some(taken) = taken {
             settle_taken(shard, *hash, taken);
         }

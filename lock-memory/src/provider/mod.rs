@@ -11,7 +11,6 @@ mod history;
 mod holders;
 mod max_hold;
 mod minimum_hold;
-mod packed_mode;
 mod queue;
 mod shard;
 mod shards;
@@ -178,7 +177,7 @@ impl LockProvider for MemoryProvider {
 
     async fn close(&self) -> Result<()> {
         for shard in self.shared.shards.iter() {
-            let entries = shard.lock_to_take_away().close();
+            let entries = shard.lock().close();
             entries.into_iter().for_each(Entry::end_closed);
         }
         Ok(())

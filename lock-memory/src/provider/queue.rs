@@ -2,21 +2,19 @@
 
 use std::task::Waker;
 
-use distlock_api::Holder;
+use distlock_api::{Holder, Mode};
 
 use super::gap_deque::GapDeque;
 use super::minimum_hold::MinimumHold;
-use super::packed_mode::PackedMode;
 use super::spin::Thread;
 
 /// Waiters of all modes, in the order of their calls (C28).
 pub(super) type Queue = GapDeque<Waiter>;
 
 pub(super) struct Waiter {
-    /// `None` while the waiter spins.
-    pub(super) waker: Option<Waker>,
+    pub(super) waker: Waker,
     pub(super) thread: Thread,
-    pub(super) mode: PackedMode,
+    pub(super) mode: Mode,
     pub(super) holder: Holder,
     pub(super) hold: Option<MinimumHold>,
 }

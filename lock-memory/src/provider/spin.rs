@@ -3,14 +3,12 @@
 //! Handing a lock over to a thread that sleeps costs the time to wake it: microseconds, as much as
 //! dozens of acquisitions. Two threads that want a key again and again would hand it over asleep
 //! each time. So a caller that finds a key held by *another* thread, with no waiter, looks a few
-//! more times before it joins the queue. Where keys change holders quickly, it looks a few more
-//! times before its task is suspended.
+//! more times before it joins the queue.
 //!
-//! This affects speed alone. The queue stays as it is: no caller overtakes a waiter (C15). Every
-//! waiter is woken, because a caller that spins registers a waker under the lock of the shard
-//! before it stops. Tasks of the thread that has the key never spin. So no task spins on a runtime
-//! of one thread, nor on a machine with one core. Where spinning failed a few times in a row,
-//! because keys are held for longer, it is seldom tried.
+//! This affects speed alone. The queue stays as it is: no caller overtakes a waiter (C15). Tasks of
+//! the thread that has the key never spin. So no task spins on a runtime of one thread, nor on a
+//! machine with one core. Where spinning failed a few times in a row, because keys are held for
+//! longer, it is seldom tried.
 
 use std::hint::spin_loop;
 use std::ptr;
@@ -28,11 +26,9 @@ const YIELDS: u32 = 10;
 const ENOUGH: u32 = 4;
 const SELDOM: u32 = 64;
 
-/// What to do if another caller has the key and this one wants to wait.
+/// What a caller with a waker does if another one has the key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum SpinPolicy {
-    /// Do not wait at all.
-    Never,
     /// Spin if experience advises it; else join the queue.
     IfAdvised,
     /// Continue to spin as long as the key has no waiter.

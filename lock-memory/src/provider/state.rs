@@ -17,7 +17,6 @@ use super::entry::{Entry, Next};
 use super::events::EventSender;
 use super::holders::Phase;
 use super::minimum_hold::{MinimumHold, needs_runtime};
-use super::packed_mode::PackedMode;
 use super::queue::Waiter;
 use super::spin::{Experience, SpinPolicy, Thread};
 
@@ -61,8 +60,8 @@ impl<T> Default for State<T> {
 
 impl<T> State<T> {
     /// Grants the key if it is free, or if the request fits beside its holders and no caller waits
-    /// (C28). Otherwise a caller that waits joins the queue or is advised to spin. A caller without
-    /// a waker spins while it is in the queue.
+    /// (C28). Otherwise a caller that waits joins the queue if it has a waker, or is advised to
+    /// spin.
     #[inline]
     pub(super) fn acquire(
         &mut self,
@@ -112,38 +111,33 @@ impl<T> State<T> {
                     }
                     Wait::UpTo(_) | Wait::Forever => {}
                 }
-                if spin == SpinPolicy::Never {
-                    return Ok(Answer::Held);
-                }
+                let Some(waker) = waker else { return Ok(Answer::Held) };
                 let thread = Thread::this();
                 let may_spin = spin != SpinPolicy::Exhausted && entry.is_elsewhere(thread);
                 if may_spin && (spin == SpinPolicy::Spinning || self.experience.advises()) {
                     return Ok(Answer::Held);
                 }
-                if spin == SpinPolicy::Exhausted && waker.is_some() {
+                if spin == SpinPolicy::Exhausted {
                     self.experience.learn(false);
                 }
                 self.last_token += 1;
                 self.counts.waiting += 1;
-                let (mode, holder) = (PackedMode::new(options.mode()), options.holder().clone());
-                let waiter = Waiter { waker: waker.cloned(), thread, mode, holder, hold: hold.take() };
+                let (mode, holder) = (options.mode(), options.holder().clone());
+                let waiter = Waiter { waker: waker.clone(), thread, mode, holder, hold: hold.take() };
                 entry.enqueue(self.last_token, waiter);
                 Ok(Answer::Queued { token: self.last_token })
             }
         }
     }
 
-    /// Checks whether a waiter's turn has come. If not, replaces its waker by the given one, if
-    /// any. A turn that was taken away in transit becomes a guard that is lost.
-    pub(super) fn look(&mut self, hash: u64, key: &LockKey, token: u64, waker: Option<&Waker>) -> Look<T> {
+    /// Checks whether a waiter's turn has come. If not, replaces its waker by the given one. A turn
+    /// that was taken away in transit becomes a guard that is lost.
+    pub(super) fn look(&mut self, hash: u64, key: &LockKey, token: u64, waker: &Waker) -> Look<T> {
         if self.closed {
             self.counts.waiting -= 1;
             return Look::Closed;
         }
         if let Some(entry) = self.entries.find_mut(hash, |entry| entry.holds(token)) {
-            if waker.is_none() {
-                self.experience.learn(true);
-            }
             entry.arrive(token);
             self.counts.held += 1;
             // Others have been reported.
@@ -153,15 +147,8 @@ impl<T> State<T> {
         } else {
             let queue = self.entries.find_mut(hash, |entry| entry.key == *key).and_then(Entry::queue);
             if let Some(waiter) = queue.and_then(|queue| queue.get_mut(token)) {
-                let known = match (&waiter.waker, waker) {
-                    (Some(known), Some(waker)) => known.will_wake(waker),
-                    (None, Some(_)) => {
-                        self.experience.learn(false);
-                        false
-                    }
-                    (_, None) => true,
-                };
-                let replaced = if known { None } else { std::mem::replace(&mut waiter.waker, waker.cloned()) };
+                let known = waiter.waker.will_wake(waker);
+                let replaced = (!known).then(|| std::mem::replace(&mut waiter.waker, waker.clone()));
                 return Look::Waits { replaced };
             }
             self.lost.insert(token, Loss::ForceReleased);
@@ -395,23 +382,5 @@ mod tests {
         // C15: now the key has a waiter, and the next caller waits behind it.
         let second = queued(elsewhere(&mut state, SpinPolicy::Spinning));
         assert!(1 < first && first < second);
-    }
-
-    #[test]
-    fn c16_a_waiter_that_stops_spinning_is_woken() {
-        let key = LockKey::new("k").unwrap();
-        let waker = Waker::noop();
-        for registers in [false, true] {
-            let mut state = State::<()>::default();
-            acquire(&mut state, None, SpinPolicy::IfAdvised);
-            let token = queued(acquire(&mut state, None, SpinPolicy::Exhausted));
-            assert!(matches!(state.look(HASH, &key, token, None), Look::Waits { replaced: None }));
-            if registers {
-                assert!(matches!(state.look(HASH, &key, token, Some(waker)), Look::Waits { replaced: None }));
-            }
-            let Ended::NextWaiter(wakes) = state.end(HASH, 1) else { panic!("nothing else is to be done") };
-            assert_eq!(wakes.is_some(), registers);
-            assert!(matches!(state.look(HASH, &key, token, None), Look::Granted(grant) if grant.token == token));
-        }
     }
 }

@@ -422,7 +422,7 @@ pub(crate) fn event<T>(
         within(SOON, what, async {
             while let Some(event) = events.try_next().await? {
                 if event == StoreEvent::Gap {
-                    return Err(Failure::of(FailureKind::Check, "the stream reported a gap where none is due"));
+                    return Err(Failure::of_gap());
                 }
                 if let Some(wanted) = wanted(event) {
                     return Ok(wanted);

@@ -15,6 +15,8 @@ pub struct Failure {
     calls: Vec<Call>,
     /// Whether the promise holds only where the store answers in time.
     needs_time: bool,
+    /// Whether a stream of events had a gap, which proves nothing.
+    is_gap: bool,
 }
 
 /// Whether a failure is a verdict on the promise, or prevented one.
@@ -60,7 +62,20 @@ impl Failure {
 
     #[track_caller]
     pub(crate) fn of(kind: FailureKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), location: Location::caller(), calls: Vec::new(), needs_time: false }
+        let (message, location) = (message.into(), Location::caller());
+        Self { kind, message, location, calls: Vec::new(), needs_time: false, is_gap: false }
+    }
+
+    /// Makes a failure from a gap in a stream of events. A store may report one at any time, for
+    /// example because the checks beside this one cause more events than it keeps for a watcher, so
+    /// the check is repeated.
+    #[track_caller]
+    pub(crate) fn of_gap() -> Self {
+        Self { is_gap: true, ..Self::new("the stream reported a gap, in each of several tries") }
+    }
+
+    pub(crate) fn is_gap(&self) -> bool {
+        self.is_gap
     }
 
     /// Makes a failure from a task of the check that panicked or was cancelled.

@@ -31,7 +31,7 @@ pub(super) async fn watch(admin: &dyn LockAdmin) -> Result<LockEvents, Failure> 
     Ok(read_at_once(admin.watch().await?))
 }
 
-/// The next event of a key. A gap proves nothing, so it fails the check.
+/// The next event of a key. A gap proves nothing, so the check is repeated.
 #[track_caller]
 pub(super) fn next(events: &mut LockEvents, key: &LockKey) -> impl Future<Output = Result<LockEvent, Failure>> {
     located_at_caller(async move {
@@ -41,7 +41,7 @@ pub(super) fn next(events: &mut LockEvents, key: &LockKey) -> impl Future<Output
                     return Ok(event);
                 }
                 if event.key().is_none() {
-                    return Err(Failure::new("the stream reported a gap: the watcher may have missed events"));
+                    return Err(Failure::of_gap());
                 }
             }
             Err(Failure::new("the stream of events has ended"))

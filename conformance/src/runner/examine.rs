@@ -132,7 +132,8 @@ pub(super) async fn examined(check: Check, stage: &Arc<Stage>, plan: Plan) -> (O
     judged(&subject, stage, plan, async |context| check.start(context).await).await
 }
 
-/// How many times a check is repeated whose leases were too short for the store.
+/// How many times a check is repeated whose leases were too short for the store, or whose events
+/// had a gap.
 const AGAIN: usize = 2;
 
 /// Runs a judgement of a backend, with a separate context. Runs it again with a longer ttl if it
@@ -146,9 +147,13 @@ pub(super) async fn judged(
     for _ in 0..AGAIN {
         let (judged, Lease { ttl, slowest }) = judged_once(subject, stage, plan, &judge).await;
         let Outcome::Failed(failure) = &judged.0 else { return judged };
+        let (fixture, check) = (stage.name(), &subject.name);
+        if failure.is_gap() {
+            eprintln!("distlock: {fixture}: {check}: once more, because the store reported a gap of its events");
+            continue;
+        }
         let longer = failure.needs_time().then(|| stage.longer_ttl(ttl, slowest)).flatten();
         let Some(longer) = longer else { return judged };
-        let (fixture, check) = (stage.name(), &subject.name);
         eprintln!(
             "distlock: {fixture}: {check}: once more, with a ttl of {longer:.1?} instead of {ttl:.1?}: a request took \
              {slowest:.1?}, or this machine paused: {failure}"

@@ -102,8 +102,6 @@ impl HandOffState {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::test_kit::ms;
 

@@ -80,7 +80,6 @@ impl<C: CarriedLease> Lease<C> {
 mod tests {
     use std::num::NonZeroU32;
     use std::sync::Arc;
-    use std::time::Duration;
 
     use tokio::time::Instant;
 

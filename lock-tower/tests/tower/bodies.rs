@@ -11,8 +11,8 @@ use distlock_memory::MemoryProvider;
 use distlock_tower::{HeldLock, LockLayer, key::RouteKey};
 use futures_util::stream;
 use http_body_util::{BodyExt, Full, StreamBody};
-use hyper::body::Frame;
-use hyper::{HeaderMap, Method, Request, StatusCode};
+use hyper::body::{Frame, Incoming};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -81,13 +81,7 @@ async fn responses_look_as_without_the_layer(protocol: Protocol) {
 async fn upgrades_work_and_do_not_hold_the_lock() {
     let provider = MemoryProvider::new();
     let upgrade = |mut request: axum::extract::Request| async move {
-        let upgrading = hyper::upgrade::on(&mut request);
-        tokio::spawn(async move {
-            let mut io = TokioIo::new(upgrading.await.unwrap());
-            let mut ping = [0; 4];
-            io.read_exact(&mut ping).await.unwrap();
-            io.write_all(b"pong").await.unwrap();
-        });
+        answer_a_ping(&mut request);
         (StatusCode::SWITCHING_PROTOCOLS, [("connection", "upgrade"), ("upgrade", "ping")])
     };
     let layer = LockLayer::new(provider.clone(), RouteKey::any_method()).only_if(|_| true);
@@ -99,6 +93,21 @@ async fn upgrades_work_and_do_not_hold_the_lock() {
     let response = client.send(request).await.unwrap();
     assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
     assert_eq!(provider.keys_in_use(), 0);
+    ensure_ping(response).await;
+}
+
+fn answer_a_ping(request: &mut axum::extract::Request) {
+    let upgrading = hyper::upgrade::on(request);
+    tokio::spawn(async move {
+        let mut io = TokioIo::new(upgrading.await.unwrap());
+        let mut ping = [0; 4];
+        io.read_exact(&mut ping).await.unwrap();
+        io.write_all(b"pong").await.unwrap();
+    });
+}
+
+/// Ensures that what follows the head goes both ways.
+async fn ensure_ping(response: Response<Incoming>) {
     let mut io = TokioIo::new(soon("the upgrade", hyper::upgrade::on(response)).await.unwrap());
     io.write_all(b"ping").await.unwrap();
     let mut pong = [0; 4];
@@ -115,13 +124,7 @@ async fn extended_connects_work_and_do_not_hold_the_lock() {
             return;
         }
         assert!(held.is_some(), "the lock covers the head");
-        let upgrading = hyper::upgrade::on(&mut request);
-        tokio::spawn(async move {
-            let mut io = TokioIo::new(upgrading.await.unwrap());
-            let mut ping = [0; 4];
-            io.read_exact(&mut ping).await.unwrap();
-            io.write_all(b"pong").await.unwrap();
-        });
+        answer_a_ping(&mut request);
     };
     let layer = LockLayer::new(provider.clone(), RouteKey::any_method());
     let server = Server::start(Router::new().route("/", any(connect)).route_layer(layer)).await;
@@ -133,11 +136,7 @@ async fn extended_connects_work_and_do_not_hold_the_lock() {
     let response = client.send(request).await.unwrap();
     assert_eq!(response.status(), StatusCode::OK);
     until("it is released", || provider.keys_in_use() == 0).await;
-    let mut io = TokioIo::new(soon("the upgrade", hyper::upgrade::on(response)).await.unwrap());
-    io.write_all(b"ping").await.unwrap();
-    let mut pong = [0; 4];
-    soon("the pong", io.read_exact(&mut pong)).await.unwrap();
-    assert_eq!(&pong, b"pong");
+    ensure_ping(response).await;
 }
 
 #[tokio::test]

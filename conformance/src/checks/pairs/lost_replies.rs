@@ -8,7 +8,7 @@ use distlock_engine::store::{Claim, Renewal};
 
 use crate::bare::{LEASE, last};
 use crate::check::checks;
-use crate::checks::events::next;
+use crate::checks::events::{next, watch};
 use crate::context::Context;
 use crate::failure::{Verdict, ensure};
 
@@ -91,7 +91,7 @@ async fn events_report_repetitions_once(cx: Context) -> Verdict {
     let [a, b] = cx.stores().await?;
     let key = cx.key();
     let (claim, later) = (a.claim(&key), b.claim(&key));
-    let mut events = b.admin()?.watch().await?;
+    let mut events = watch(b.admin()?).await?;
     let attempt = a.attempt(&claim, LEASE);
     for _ in 0..TIMES {
         a.granted(&attempt, "no other claim holds the key").await?;

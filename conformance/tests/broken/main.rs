@@ -95,7 +95,7 @@ impl Broken {
             self,
             Self::Clock(_)
                 | Self::Nowhere
-                | Self::Queue(Queue::Sound | Queue::HidesBreaks)
+                | Self::Queue(Queue::Sound)
                 | Self::Modes(Modes::Sound)
                 | Self::Provider(Provider::AttemptsAreBusy | Provider::GrantsNow)
         )

@@ -483,7 +483,6 @@ pub(crate) const CASES: &[Case] = &[
         &[
             ("C16_wake_ups::pushes_refused", "the next of three waiters to have had the lock"),
             ("C16_wake_ups::pushes_broken", "the next of three waiters to have had the lock"),
-            ("C15_fairness::order_across_a_break", "a later waiter overtook an earlier one"),
         ],
     ),
     case(

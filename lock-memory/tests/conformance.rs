@@ -39,6 +39,9 @@ fn slow() -> Vec<Engine> {
     Slowness::ALL.iter().map(engine).collect()
 }
 
+/// Many times what a request takes in memory.
+const SHORT: Duration = Duration::from_millis(1500);
+
 /// [`MemoryProvider`]: locks of tasks and threads, without leases.
 struct Direct;
 
@@ -51,7 +54,7 @@ fn direct() -> Profile {
     promised.permits = true;
     // Refused: what needs a lease store, expiry, other processes, separate clients, faults,
     // purging, a deployment, or outcomes of work.
-    Profile::new(promised).admin().owners().lock_events().one_provider().expected_refusals(203)
+    Profile::new(promised).ttl(SHORT).admin().owners().lock_events().one_provider().expected_refusals(203)
 }
 
 fn clones<P: LockProvider + Clone>(provider: P, count: usize) -> Vec<Client> {
@@ -121,7 +124,11 @@ impl Fixture for Engine {
         // Refused: what needs other processes, or a deployment.
         let profile = Profile::new(promised).once().admin().owners().lock_events().purge().disturbed().store();
         // Many times what a request takes: a lease outlives the longest stall of a slow store.
-        let ttl = Duration::from_secs(if self.slowness == Some(Slowness::Stalls) { 6 } else { 3 });
+        let ttl = match self.slowness {
+            None => SHORT,
+            Some(Slowness::Stalls) => Duration::from_secs(6),
+            Some(_) => Duration::from_secs(3),
+        };
         let profile = profile.ttl(ttl).expected_refusals(29);
         if self.slowness.is_some() { profile.variant() } else { profile }
     }

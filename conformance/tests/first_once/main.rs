@@ -4,6 +4,7 @@ mod provider;
 mod store;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use distlock_api::Capabilities;
 use distlock_conformance::{Client, Fixture, FixtureError, Need, Outcome, Profile, async_trait, examine};
@@ -23,7 +24,7 @@ impl Fixture for Mine {
     fn profile(&self) -> Profile {
         let mut promised = Capabilities::default();
         promised.expiry = true;
-        Profile::new(promised).once()
+        Profile::new(promised).ttl(Duration::from_secs(1)).once()
     }
 
     async fn clients(&self, count: usize) -> Result<Vec<Client>, FixtureError> {

@@ -88,7 +88,9 @@ impl Report {
 /// impl Fixture for Memory {
 ///     // …
 /// #   fn name(&self) -> &str { "memory" }
-/// #   fn profile(&self) -> Profile { Profile::new(self.0.provider().capabilities()) }
+/// #   fn profile(&self) -> Profile {
+/// #       Profile::new(self.0.provider().capabilities()).ttl(std::time::Duration::from_secs(1))
+/// #   }
 /// #   async fn clients(&self, count: usize) -> Result<Vec<Client>, FixtureError> {
 /// #       Ok((0..count).map(|_| Client::of_store(self.0.clone())).collect())
 /// #   }

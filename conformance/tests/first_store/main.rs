@@ -4,6 +4,7 @@ pub mod mine;
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use distlock_api::Capabilities;
 use distlock_conformance::{Client, Fixture, FixtureError, Profile, async_trait, run_one};
@@ -26,7 +27,7 @@ impl Fixture for Mine {
     fn profile(&self) -> Profile {
         let mut promised = Capabilities::default();
         promised.expiry = true;
-        Profile::new(promised).store().disturbed().expected_refusals(192)
+        Profile::new(promised).ttl(Duration::from_secs(1)).store().disturbed().expected_refusals(192)
     }
 
     async fn clients(&self, count: usize) -> Result<Vec<Client>, FixtureError> {

@@ -28,7 +28,7 @@ impl Fixture for Sqlite {
         let mut promised = Capabilities::default();
         (promised.expiry, promised.minimum_hold, promised.fair) = (true, true, true);
         (promised.shared, promised.permits) = (true, true);
-        let profile = Profile::new(promised).ttl(Duration::from_secs(3)).processes().admin().store();
+        let profile = Profile::new(promised).ttl(Duration::from_secs(2)).processes().admin().store();
         // Refused: lists and owners, events, pushed hand-overs, purging, outcomes of work, arenas.
         profile.disturbed().expected_refusals(74)
     }

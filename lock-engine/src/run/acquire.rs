@@ -47,7 +47,7 @@ impl Engine {
         let (terms, holder) = self.check(lease, options.holder(), mode)?;
         let limit = Limit::new(options.wait(), options.is_batched(), Instant::now);
         let home = current_home().map_err(|error| error.with_key(key.clone()))?;
-        let wanted = Wanted { key, mode, terms, holder, home, limit, via: via.cloned() };
+        let wanted = Arc::new(Wanted { key, mode, terms, holder, home, limit, via: via.cloned() });
         let mut obtained = self.acquire_checked(&wanted).await.map_err(|error| error.with_key(wanted.key.clone()))?;
         if let Obtained::Held(held) = &mut obtained {
             held.set_linger(lease.get_linger());
@@ -75,7 +75,7 @@ impl Engine {
         Ok((terms, holder))
     }
 
-    async fn acquire_checked(self: &Arc<Self>, wanted: &Wanted) -> Result<Obtained> {
+    async fn acquire_checked(self: &Arc<Self>, wanted: &Arc<Wanted>) -> Result<Obtained> {
         if self.closed.is_cancelled() {
             return Err(LockError::closed());
         }

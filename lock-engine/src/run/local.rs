@@ -28,8 +28,8 @@ pub(crate) enum Entry {
 
 impl Engine {
     /// Takes the turn or a lease of this process, or waits for one of them if the caller waits.
-    pub(crate) async fn enter_local(self: &Arc<Self>, wanted: &Wanted) -> Result<Entry> {
-        let Wanted { key, limit, .. } = wanted;
+    pub(crate) async fn enter_local(self: &Arc<Self>, wanted: &Arc<Wanted>) -> Result<Entry> {
+        let Wanted { key, limit, .. } = &**wanted;
         let found = self.local_queues.try_take(key, wanted);
         if let Found::AcquiringBeside = found
             && let Some((lease, token)) = self.join(wanted)
@@ -71,7 +71,7 @@ impl Engine {
     }
 
     /// Waits in the local queue; `None` at the caller's limit.
-    async fn wait_locally(self: &Arc<Self>, wanted: &Wanted) -> Result<Option<Delivery>> {
+    async fn wait_locally(self: &Arc<Self>, wanted: &Arc<Wanted>) -> Result<Option<Delivery>> {
         let _waiting = Waiting::new(&self.waiting);
         tokio::select! {
             biased;

@@ -27,8 +27,8 @@ pub(crate) struct InTransit {
     engine: Arc<dyn ReleaseUnclaimed>,
 }
 
-/// What a caller acquires, and so requires of a lease that it gets from another caller.
-#[derive(Clone)]
+/// What a caller acquires, and so requires of a lease that it gets from another caller. The local
+/// queue has it, too: its entries are small, because they are moved often.
 pub(crate) struct Wanted {
     pub(crate) key: LockKey,
     pub(crate) mode: Mode,
@@ -99,18 +99,18 @@ impl InTransit {
 
 impl CarriedLease for InTransit {
     type Home = Handle;
-    type Requirements = Wanted;
+    type Requirements = Arc<Wanted>;
     type Joined = Joined;
 
     fn id(&self) -> &AcquisitionId {
         self.lease.claim().id()
     }
 
-    fn meets(&self, requirements: &Wanted) -> bool {
+    fn meets(&self, requirements: &Arc<Wanted>) -> bool {
         requirements.met_by(&self.lease)
     }
 
-    fn is_shared(requirements: &Wanted) -> bool {
+    fn is_shared(requirements: &Arc<Wanted>) -> bool {
         requirements.mode == Mode::Shared
     }
 

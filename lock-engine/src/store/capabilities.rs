@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use distlock_api::{LeaseOptions, LeaseTerms, LockError, Result};
 
-/// The optional abilities of a store in the three requests, beyond exclusive leases with one
-/// token. By default
-/// nothing.
+/// The optional abilities of a store in the three requests, beyond exclusive leases with one token.
+/// By default nothing.
 ///
 /// # Modes
 /// A store that declares [`shared`](Self::shared) or

@@ -13,10 +13,17 @@ pub struct Failure {
     message: String,
     location: &'static Location<'static>,
     calls: Vec<Call>,
-    /// Whether the promise holds only where the store answers in time.
-    needs_time: bool,
-    /// Whether a stream of events had a gap, which proves nothing.
-    is_gap: bool,
+    excuse: Option<Excuse>,
+}
+
+/// Why a correct store may fail a check once, so that the check is repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Excuse {
+    /// The promise holds only where the store answers in time.
+    Slow,
+    /// A stream of events had a gap. A store may report one at any time, for example because the
+    /// checks beside this one cause more events than it keeps for a watcher.
+    Gap,
 }
 
 /// Whether a failure is a verdict on the promise, or prevented one.
@@ -63,19 +70,17 @@ impl Failure {
     #[track_caller]
     pub(crate) fn of(kind: FailureKind, message: impl Into<String>) -> Self {
         let (message, location) = (message.into(), Location::caller());
-        Self { kind, message, location, calls: Vec::new(), needs_time: false, is_gap: false }
+        Self { kind, message, location, calls: Vec::new(), excuse: None }
     }
 
-    /// Makes a failure from a gap in a stream of events. A store may report one at any time, for
-    /// example because the checks beside this one cause more events than it keeps for a watcher, so
-    /// the check is repeated.
+    /// Makes a failure from a gap in a stream of events.
     #[track_caller]
     pub(crate) fn of_gap() -> Self {
-        Self { is_gap: true, ..Self::new("the stream reported a gap, in each of several tries") }
+        Self { excuse: Some(Excuse::Gap), ..Self::new("the stream reported a gap, in each of several tries") }
     }
 
-    pub(crate) fn is_gap(&self) -> bool {
-        self.is_gap
+    pub(crate) fn excuse(&self) -> Option<Excuse> {
+        self.excuse
     }
 
     /// Makes a failure from a task of the check that panicked or was cancelled.
@@ -88,12 +93,8 @@ impl Failure {
     /// check, such as the loss of a lease that is renewed. If that was so, the check is repeated
     /// with a longer one.
     pub(crate) fn if_in_time(mut self) -> Self {
-        self.needs_time = true;
+        self.excuse = Some(Excuse::Slow);
         self
-    }
-
-    pub(crate) fn needs_time(&self) -> bool {
-        self.needs_time
     }
 
     /// Returns whether the failure is a verdict on the promise.

@@ -13,7 +13,7 @@ use crate::bounded::within;
 use crate::check::Check;
 use crate::checks;
 use crate::context::Context;
-use crate::failure::{Failure, FailureKind, Verdict};
+use crate::failure::{Excuse, Failure, FailureKind, Verdict};
 use crate::fixture::Fixture;
 use crate::history::Call;
 use crate::level::{Level, Plan, Seed};
@@ -138,8 +138,8 @@ pub(super) async fn examined(check: Check, stage: &Arc<Stage>, plan: Plan) -> (O
 /// had a gap.
 const AGAIN: usize = 2;
 
-/// Runs a judgement of a backend, with a separate context. Runs it again with a longer ttl if it
-/// has failed [for lack of time](Failure::if_in_time) alone.
+/// Runs a judgement of a backend, with a separate context. Runs it again if its failure has an
+/// [excuse](Failure::excuse), with a longer ttl if the store was slow.
 pub(super) async fn judged(
     subject: &Subject,
     stage: &Arc<Stage>,
@@ -150,16 +150,19 @@ pub(super) async fn judged(
         let (judged, Lease { ttl, slowest }) = judged_once(subject, stage, plan, &judge).await;
         let Outcome::Failed(failure) = &judged.0 else { return judged };
         let (fixture, check) = (stage.name(), &subject.name);
-        if failure.is_gap() {
-            eprintln!("distlock: {fixture}: {check}: once more, because the store reported a gap of its events");
-            continue;
+        match failure.excuse() {
+            None => return judged,
+            Some(Excuse::Gap) => {
+                eprintln!("distlock: {fixture}: {check}: once more, because the store reported a gap of its events");
+            }
+            Some(Excuse::Slow) => {
+                let Some(longer) = stage.longer_ttl(ttl, slowest) else { return judged };
+                eprintln!(
+                    "distlock: {fixture}: {check}: once more, with a ttl of {longer:.1?} instead of {ttl:.1?}: a \
+                     request took {slowest:.1?}, or this machine paused: {failure}"
+                );
+            }
         }
-        let longer = failure.needs_time().then(|| stage.longer_ttl(ttl, slowest)).flatten();
-        let Some(longer) = longer else { return judged };
-        eprintln!(
-            "distlock: {fixture}: {check}: once more, with a ttl of {longer:.1?} instead of {ttl:.1?}: a request took \
-             {slowest:.1?}, or this machine paused: {failure}"
-        );
     }
     judged_once(subject, stage, plan, &judge).await.0
 }

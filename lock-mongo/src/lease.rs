@@ -323,7 +323,7 @@ impl Layout {
     /// Returns whether the lease has a holder, and has not expired.
     fn is_held(&self) -> Document {
         let [after_now, is_date] = self.is_future(EXPIRES_AT);
-        doc! { "$and": [{ "$gt": [self.value(LOCK_ID), Bson::Null] }, after_now, is_date] }
+        doc! { "$and": [{ "$not": is_absent(self.value(LOCK_ID)) }, after_now, is_date] }
     }
 
     /// Returns whether this acquisition holds the lease, and it has not expired.
@@ -345,7 +345,7 @@ impl Layout {
             doc! { "$and": [{ "$gte": [&time, DateTime::MIN] }, { "$lt": [time, DateTime::from_millis(NEVER)] }] }
         };
         doc! { "$and": [
-            { "$or": [{ "$lte": [self.value(LOCK_ID), Bson::Null] }, is_date(self.value(EXPIRES_AT).into())] },
+            { "$or": [is_absent(self.value(LOCK_ID)), is_date(self.value(EXPIRES_AT).into())] },
             is_date(doc! { "$ifNull": [self.value(CLOSED_UNTIL), DateTime::MIN] }.into()),
         ] }
     }
@@ -367,7 +367,7 @@ impl Layout {
         let [opened, is_time] = has_passed(doc! { "$ifNull": [self.value(CLOSED_UNTIL), DateTime::MIN] }.into());
         doc! { "$and": [
             { "$or": [
-                { "$eq": [{ "$ifNull": [self.value(LOCK_ID), Bson::Null] }, Bson::Null] },
+                is_absent(self.value(LOCK_ID)),
                 { "$and": [expired, is_date] },
             ] },
             opened,
@@ -396,7 +396,7 @@ impl Layout {
     /// The first token of the present block, or the last used token of a released lease. Later
     /// grants have greater tokens, earlier grants smaller ones (R18).
     fn first_of_block(&self) -> Document {
-        doc! { "$toLong": { "$subtract": [self.value(TOKEN), { "$subtract": [self.block_len(), 1] }] } }
+        first_of(self.value(TOKEN), self.value(TOKENS))
     }
 
     /// The time at which the key opened or opens; long ago if it is not known. The end of a minimum
@@ -405,7 +405,7 @@ impl Layout {
     /// The `expiresAt` of a free record may be the time of its token, in the future (R6).
     fn opened(&self) -> Document {
         let is_of_token = doc! { "$and": [
-            { "$lte": [self.value(LOCK_ID), Bson::Null] },
+            is_absent(self.value(LOCK_ID)),
             { "$gt": [self.value(EXPIRES_AT), "$$NOW"] },
         ] };
         let closed = self.value(CLOSED_UNTIL);
@@ -500,6 +500,11 @@ fn one_of(values: Vec<Bson>, key: impl Into<Bson>, keys: Vec<Bson>) -> Bson {
     doc! { "$arrayElemAt": [literal(values), { "$indexOfArray": [literal(keys), key.into()] }] }.into()
 }
 
+/// Whether a field is missing or null. Not by its order: another value is before null, too (R32).
+fn is_absent(value: impl Into<Bson>) -> Document {
+    doc! { "$eq": [{ "$ifNull": [value.into(), Bson::Null] }, Bson::Null] }
+}
+
 /// A number between these, whatever the value is (R32).
 fn clamped(value: impl Into<Bson>, least: i64, greatest: i64) -> Document {
     doc! { "$toLong": { "$min": [{ "$max": [value.into(), least] }, greatest] } }
@@ -508,6 +513,14 @@ fn clamped(value: impl Into<Bson>, least: i64, greatest: i64) -> Document {
 /// The length of a block, whatever the value is (R32).
 fn block_len_of(value: impl Into<Bson>) -> Document {
     doc! { "$toInt": clamped(value, 1, MAX_BLOCK) }
+}
+
+/// The first token of a block with this last one. A number below all tokens is none, whatever the
+/// length is (R32): less than the least 64-bit integer is a floating-point number, and cannot be
+/// converted.
+fn first_of(last: impl Into<Bson>, tokens: impl Into<Bson>) -> Document {
+    let first = doc! { "$subtract": [last.into(), { "$subtract": [block_len_of(tokens), 1] }] };
+    doc! { "$toLong": { "$max": [first, 0_i64] } }
 }
 
 /// A date, whatever the value is, that can be computed with (R32). Values of other types become the

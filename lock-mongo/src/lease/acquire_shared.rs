@@ -10,8 +10,8 @@ use super::holders::{BLOCK_OF, GRANTS, HELD, HOLDERS, MARKER, TOKEN_OF, earliest
 use super::queue::{POSITION, block, bounded, ends_of_tickets};
 use super::{
     ACQUIRED_AT, CLOSED_UNTIL, Clock, EXPIRED, EXPIRES_AT, EXTEND, KEEP, LOCK_ID, Layout, META, OWNER, PASSED, QUEUE,
-    TAKE, TOKEN, TOKENS, TTL, WAIT, answer, block_len_of, first_token, last_token, later_by, literal, millis,
-    millis_until, removed,
+    TAKE, TOKEN, TOKENS, TTL, WAIT, answer, block_len_of, first_token, is_absent, last_token, later_by, literal,
+    millis, millis_until, removed,
 };
 
 impl Layout {
@@ -26,7 +26,7 @@ impl Layout {
         // R27: no one overtakes the queue. R13: a closed key has no live holder, unless another
         // program has written so.
         let joins = doc! { "$and": [
-            { "$lte": [self.value(CLOSED_UNTIL), Bson::Null] },
+            is_absent(self.value(CLOSED_UNTIL)),
             { "$ne": [&held, []] },
             { "$lte": [self.value(POSITION), 0] },
             fits(mode, &held),

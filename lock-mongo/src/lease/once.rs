@@ -22,7 +22,8 @@ use mongodb::bson::{Binary, Bson, DateTime, Document, doc};
 use serde::Deserialize;
 
 use super::{
-    ACQUIRED_AT, EXPIRES_AT, LOCK_ID, Layout, OWNER, TOKEN, WriteId, answer, later_by, literal, millis, time_of,
+    ACQUIRED_AT, EXPIRES_AT, LOCK_ID, Layout, OWNER, TOKEN, WriteId, answer, is_absent, later_by, literal, millis,
+    time_of,
 };
 use crate::bson::from_document;
 use crate::ids::TextIds;
@@ -128,7 +129,7 @@ impl Layout {
             "once": format!("${ONCE}"),
             "written": write.map_or_else(|| literal(false), |write| self.has_written(write).into()),
             "held": self.is_held(),
-            "taken": { "$gt": [self.value(LOCK_ID), Bson::Null] },
+            "taken": { "$not": is_absent(self.value(LOCK_ID)) },
             "expires": self.value(EXPIRES_AT),
             "token": self.value(TOKEN),
             "owner": self.value(OWNER),

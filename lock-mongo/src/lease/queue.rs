@@ -20,8 +20,8 @@ use mongodb::bson::{Bson, Document, doc};
 use super::bound::is_in_time;
 use super::holders::{earliest, mode_fields, ticket_fits};
 use super::{
-    EXPIRES_AT, ID, LOCK_ID, Layout, META, OWNER, QUEUE, REVOKED, answer, block_len_of, clamped, literal, millis,
-    millis_until, remarks, removed,
+    EXPIRES_AT, ID, LOCK_ID, Layout, META, OWNER, QUEUE, REVOKED, answer, block_len_of, clamped, is_absent, literal,
+    millis, millis_until, remarks, removed,
 };
 
 /// The places of the queue: live tickets and empty ones, computed by the first stage of an
@@ -160,7 +160,7 @@ impl Layout {
             { "$in": [literal(id.as_str()), self.ids_of_live()] },
             { "$and": [
                 { "$lt": [{ "$size": self.value(LIVE) }, i64::from(capacity)] },
-                { "$or": [{ "$isArray": self.value(QUEUE) }, { "$lte": [self.value(QUEUE), Bson::Null] }] },
+                { "$or": [{ "$isArray": self.value(QUEUE) }, is_absent(self.value(QUEUE))] },
             ] },
         ] }
     }
@@ -262,7 +262,7 @@ impl Layout {
             "positions": positions,
             "holder": { "$cond": [self.is_held(), self.value(LOCK_ID), Bson::Null] },
             "holders": self.holder_states(),
-            "token": { "$ifNull": [self.first_of_block(), 0_i64] },
+            "token": self.first_of_block(),
             "opens": { "$cond": [self.has_marker(), self.opens_beside(opens.clone()), opens] },
             "remaining": millis_until(self.value(EXPIRES_AT)),
             "revoked": self.value(REVOKED),

@@ -14,7 +14,7 @@ use super::queue::{HEAD, LIVE};
 use super::{
     ACQUIRED_AT, ADMIT, ANSWER, CLOSED_UNTIL, Clock, EXPIRED, EXPIRES_AT, ID, LAST_RELEASED, LOCK_ID, Layout, META,
     OWNER, PASS, PASSED, QUEUE, RELEASED, RELEASED_BESIDE_OTHERS, RELEASED_LEN, TOKEN, TOKENS, TTL, answer,
-    first_token, last_token, literal, millis, one_of, removed, time, time_of, time_of_stored,
+    first_token, is_absent, last_token, literal, millis, one_of, removed, time, time_of, time_of_stored,
 };
 
 /// Whom a hand-over may find in the queue.
@@ -286,7 +286,7 @@ impl Layout {
     /// Projects the document after [`release`](Self::release) to a [`Released`](super::Released),
     /// which is also true for a repeated release.
     pub(crate) fn released(&self, id: &AcquisitionId) -> Document {
-        let is_unused = [LOCK_ID, CLOSED_UNTIL, QUEUE].map(|field| doc! { "$lte": [self.value(field), Bson::Null] });
+        let is_unused = [LOCK_ID, CLOSED_UNTIL, QUEUE].map(|field| is_absent(self.value(field)));
         answer(doc! {
             "released": { "$in": [literal(id.as_str()), self.released_before()] },
             "is_unused": { "$and": is_unused.to_vec() },

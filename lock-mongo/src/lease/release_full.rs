@@ -18,7 +18,7 @@ use super::release_fast::{NextHolders, end_of_hold, number};
 use super::{
     ACQUIRED_AT, ADMIT, CLOSED_UNTIL, Clock, DROP, EXPIRED, EXPIRES_AT, FREE, ID, LAST_RELEASED, LEAVE, LOCK_ID,
     Layout, META, OWNER, PASS, PASSED, QUEUE, RELEASED, RELEASED_BESIDE_OTHERS, RELEASED_LEN, TOKEN, TOKENS, TTL,
-    block_len_of, first_token, last_token, literal, one_of, removed, time_of_stored,
+    first_of, first_token, last_token, literal, one_of, removed, time_of_stored,
 };
 
 /// All holders: those beside the marker, or the acquisition itself as if it were one of them, if it
@@ -166,10 +166,7 @@ impl Layout {
         let unused: Bson = match &leaving.used {
             LastUsed::Token(token) => token.clone(),
             // One, because a later grant must be greater than the token of any answer (R18).
-            LastUsed::First => {
-                let others = doc! { "$subtract": [block_len_of(self.of_own(BLOCK_OF)), 1] };
-                doc! { "$toLong": { "$subtract": [self.of_own(TOKEN_OF), others] } }.into()
-            }
+            LastUsed::First => first_of(self.of_own(TOKEN_OF), self.of_own(BLOCK_OF)).into(),
             LastUsed::Unknown => self.value(TOKEN).into(),
         };
         // R13: there is no grant before the end of the minimum hold.

@@ -37,6 +37,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     if checks.is_replica_set() {
         check!(checks, R32 no_value_in_a_record_ends_a_stream);
     }
+    check!(checks, R32 values_below_all_others_decide_nothing);
     check!(checks, R32 an_array_in_the_scratch_field_grants_no_held_key);
     check!(checks, R32 a_waiter_behind_a_garbled_queue_gets_an_error);
     check!(checks, R32 a_ticket_that_never_dies_is_dead);
@@ -111,6 +112,27 @@ async fn no_value_in_a_record_ends_a_stream(world: World) {
     let is_last = |event: &LockEvent| matches!(event, LockEvent::ForceReleased { id, .. } if id == own.id());
     let last = async { while !is_last(&seen.try_next().await.expect("no error").expect("it goes on")) {} };
     timeout(Duration::from_secs(30), last).await.unwrap_or_else(|_| panic!("not seen after the seed {seed}"));
+}
+
+/// The first token of a block may be less than every 64-bit integer, and no conversion yields it.
+/// MinKey is less than null, and still no absent field.
+async fn values_below_all_others_decide_nothing(world: World) {
+    const PERMITS: Mode = Mode::Permits { take: 1, of: 3 };
+    let least = |token: &str, tokens: &str| vec![(token.to_owned(), i64::MIN.into()), (tokens.to_owned(), true.into())];
+    let min_key = |field: &str| vec![(field.to_owned(), Bson::MinKey)];
+    let name = random_name("locks");
+    let place = Arc::new(Place::new(world.store_on(&world.client, &name), world.raw(&name), ""));
+    for (before, changes, operation) in [
+        (Before::Queue, least("fencingToken", "tokens"), Operation::Refresh),
+        (Before::Held, least("fencingToken", "tokens"), Operation::ReleaseTogether),
+        (Before::Readers, least("holders.0.token", "holders.0.tokens"), Operation::ReleaseTogether),
+        (Before::Permits, min_key("closedUntil"), Operation::TryAcquire(PERMITS)),
+        (Before::Permits, min_key("lockId"), Operation::Acquire(PERMITS)),
+        (Before::Held, min_key("queue"), Operation::Acquire(Mode::Exclusive)),
+    ] {
+        let case = Case { before, changes, operations: vec![operation] };
+        check(&place, &case).await.unwrap_or_else(|failure| panic!("{case:?}: {failure}"));
+    }
 }
 
 /// The case that was seen first: a `$set` of `step.do` sets it in each element of an array, and the
@@ -195,6 +217,7 @@ async fn a_record_without_a_known_end_is_freed_by_force(world: World) {
         ("expiresAt", timestamp.into()),
         ("expiresAt", DateTime::MAX.into()),
         ("closedUntil", true.into()),
+        ("closedUntil", Bson::MinKey),
         ("closedUntil", Bson::MaxKey),
     ] {
         let key = key();
@@ -518,10 +541,24 @@ const OF_HOLDER: [&str; 12] =
     ["id", "token", "tokens", "acquiredAt", "expiresAt", "ttl", "owner", "meta", "kept", "shared", "take", "of"];
 const OF_TICKET: [&str; 10] = ["id", "seen", "ttl", "claim", "tokens", "owner", "meta", "shared", "take", "of"];
 
+/// Fields that an expression computes with together.
+const NUMBERS: [[&str; 2]; 6] = [
+    ["fencingToken", "tokens"],
+    ["holders.0.token", "holders.0.tokens"],
+    ["holders.0.take", "holders.0.of"],
+    ["queue.0.claim", "queue.0.tokens"],
+    ["queue.0.take", "queue.0.of"],
+    ["queue.0.seen", "queue.0.ttl"],
+];
+
 impl Case {
     fn random(rng: &mut Rng) -> Self {
         let before = BEFORE[rng.usize(0..BEFORE.len())];
-        let changes = (0..rng.usize(1..=3)).map(|_| (random_field(rng), random_value(rng, 3))).collect();
+        let mut changes: Vec<_> = (0..rng.usize(1..=3)).map(|_| (random_field(rng), random_value(rng, 3))).collect();
+        if rng.u8(0..4) == 0 {
+            let numbers = NUMBERS[rng.usize(0..NUMBERS.len())];
+            changes.extend(numbers.map(|field| (field.to_owned(), random_value(rng, 0))));
+        }
         let operations = (0..rng.usize(1..=3)).map(|_| OPERATIONS[rng.usize(0..OPERATIONS.len())]).collect();
         Self { before, changes, operations }
     }

@@ -505,6 +505,11 @@ fn is_absent(value: impl Into<Bson>) -> Document {
     doc! { "$eq": [{ "$ifNull": [value.into(), Bson::Null] }, Bson::Null] }
 }
 
+/// [`is_absent`] as the condition of a filter, where null also matches an element of an array.
+fn absent() -> Document {
+    doc! { "$eq": Bson::Null, "$not": { "$type": "array" } }
+}
+
 /// A number between these, whatever the value is (R32).
 fn clamped(value: impl Into<Bson>, least: i64, greatest: i64) -> Document {
     doc! { "$toLong": { "$min": [{ "$max": [value.into(), least] }, greatest] } }

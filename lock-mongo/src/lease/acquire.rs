@@ -12,8 +12,8 @@ use super::holders::{HOLDERS, ID_OF, MARKER, SHARED, TAKES, TOKEN_OF};
 use super::plan::Step;
 use super::queue::{POSITION, block};
 use super::{
-    CLOSED_UNTIL, Clock, EXPIRES_AT, EXTEND, ID, LOCK_ID, Layout, QUEUE, TAKE, TOKEN, TTL, WAIT, answer, later_by,
-    literal, millis, millis_until, one_of, removed,
+    CLOSED_UNTIL, Clock, EXPIRES_AT, EXTEND, ID, LOCK_ID, Layout, QUEUE, TAKE, TOKEN, TTL, WAIT, absent, answer,
+    later_by, literal, millis, millis_until, one_of, removed,
 };
 
 /// Where the tokens of a batch come from (R24).
@@ -202,7 +202,7 @@ impl Layout {
     }
 
     fn without_use(&self, mut filter: Document) -> Document {
-        filter.extend([LOCK_ID, QUEUE, CLOSED_UNTIL].map(|field| (self.path(field), Bson::Null)));
+        filter.extend([LOCK_ID, QUEUE, CLOSED_UNTIL].map(|field| (self.path(field), absent().into())));
         filter
     }
 

@@ -13,7 +13,7 @@ use super::plan::{ConfirmedBy, Step};
 use super::queue::{HEAD, LIVE};
 use super::{
     ACQUIRED_AT, ADMIT, ANSWER, CLOSED_UNTIL, Clock, EXPIRED, EXPIRES_AT, ID, LAST_RELEASED, LOCK_ID, Layout, META,
-    OWNER, PASS, PASSED, QUEUE, RELEASED, RELEASED_BESIDE_OTHERS, RELEASED_LEN, TOKEN, TOKENS, TTL, answer,
+    OWNER, PASS, PASSED, QUEUE, RELEASED, RELEASED_BESIDE_OTHERS, RELEASED_LEN, TOKEN, TOKENS, TTL, absent, answer,
     first_token, is_absent, last_token, literal, millis, one_of, removed, time, time_of, time_of_stored,
 };
 
@@ -265,7 +265,7 @@ impl Layout {
     /// blocks are also the records' latest (R30).
     pub(crate) fn all_held_without_waiters(&self, held: Held, identities: Vec<Bson>, ids: &[&str]) -> Document {
         let mut filter = self.records(identities);
-        filter.insert(self.path(QUEUE), Bson::Null);
+        filter.insert(self.path(QUEUE), absent());
         match held {
             Held::Alone => {
                 filter.insert(self.path(LOCK_ID), doc! { "$in": ids });

@@ -37,7 +37,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     if checks.is_replica_set() {
         check!(checks, R32 no_value_in_a_record_ends_a_stream);
     }
-    check!(checks, R32 values_below_all_others_decide_nothing);
+    check!(checks, R32 values_near_null_and_below_all_tokens_decide_nothing);
     check!(checks, R32 an_array_in_the_scratch_field_grants_no_held_key);
     check!(checks, R32 a_waiter_behind_a_garbled_queue_gets_an_error);
     check!(checks, R32 a_ticket_that_never_dies_is_dead);
@@ -115,11 +115,12 @@ async fn no_value_in_a_record_ends_a_stream(world: World) {
 }
 
 /// The first token of a block may be less than every 64-bit integer, and no conversion yields it.
-/// MinKey is less than null, and still no absent field.
-async fn values_below_all_others_decide_nothing(world: World) {
+/// MinKey is less than null, and still no absent field, nor is an array that contains null.
+async fn values_near_null_and_below_all_tokens_decide_nothing(world: World) {
     const PERMITS: Mode = Mode::Permits { take: 1, of: 3 };
     let least = |token: &str, tokens: &str| vec![(token.to_owned(), i64::MIN.into()), (tokens.to_owned(), true.into())];
     let min_key = |field: &str| vec![(field.to_owned(), Bson::MinKey)];
+    let with_null = |field: &str| vec![(field.to_owned(), vec![Bson::Null].into())];
     let name = random_name("locks");
     let place = Arc::new(Place::new(world.store_on(&world.client, &name), world.raw(&name), ""));
     for (before, changes, operation) in [
@@ -129,6 +130,9 @@ async fn values_below_all_others_decide_nothing(world: World) {
         (Before::Permits, min_key("closedUntil"), Operation::TryAcquire(PERMITS)),
         (Before::Permits, min_key("lockId"), Operation::Acquire(PERMITS)),
         (Before::Held, min_key("queue"), Operation::Acquire(Mode::Exclusive)),
+        (Before::Free, with_null("closedUntil"), Operation::TryAcquire(Mode::Exclusive)),
+        (Before::Free, with_null("closedUntil"), Operation::AcquireTogether),
+        (Before::Held, with_null("lockId"), Operation::AcquireTogether),
     ] {
         let case = Case { before, changes, operations: vec![operation] };
         check(&place, &case).await.unwrap_or_else(|failure| panic!("{case:?}: {failure}"));

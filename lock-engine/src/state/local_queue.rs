@@ -212,8 +212,8 @@ impl<C: CarriedLease> LocalQueues<C> {
         self.shard(key).get(key)?.held.clone()
     }
 
-    /// Records that the lease in transit with the turn is lost. The caller that gets the turn must
-    /// request the key from the store.
+    /// Records that the lease in transit with the turn is lost, or does not suit its caller. The caller
+    /// that gets the turn must request the key from the store.
     pub(crate) fn mark_unheld(&self, key: &LockKey, lease: &AcquisitionId) {
         if let Some(entry) = self.shard(key).get_mut(key) {
             // Another lease may hold it by now.
@@ -359,12 +359,10 @@ impl<C: CarriedLease> Turn<C> {
         })
     }
 
-    /// Takes the lease that came with the turn.
+    /// Takes the lease that came with the turn. It holds the key, until a caller
+    /// [marks](LocalQueues::mark_unheld) that it does not.
     pub(crate) fn take_lease(&mut self) -> Option<C> {
-        let state = self.0.as_mut()?;
-        let lease = state.lease.take()?;
-        state.queues.mark_unheld(&state.key, lease.id());
-        Some(lease)
+        self.0.as_mut()?.lease.take()
     }
 }
 

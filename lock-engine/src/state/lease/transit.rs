@@ -66,7 +66,6 @@ impl<C: CarriedLease> Lease<C> {
         if state.phase != Phase::Held || now.instant() >= state.effective_deadline(now) {
             return Err(turn);
         }
-        turn.mark_held(self.claim.id());
         state.token = FencingToken::new(state.token.get() + u64::from(!defect!(SameToken)));
         self.claim.uses(state.token);
         let was_parked = std::mem::replace(&mut state.whereabouts, Whereabouts::InHand) == Whereabouts::Parked;

@@ -134,7 +134,7 @@ async fn values_near_null_and_below_all_tokens_decide_nothing(world: World) {
         (Before::Free, with_null("closedUntil"), Operation::AcquireTogether),
         (Before::Held, with_null("lockId"), Operation::AcquireTogether),
     ] {
-        let case = Case { before, changes, operations: vec![operation] };
+        let case = Case { before, changes, wrapped: None, operations: vec![operation] };
         check(&place, &case).await.unwrap_or_else(|failure| panic!("{case:?}: {failure}"));
     }
 }
@@ -427,7 +427,7 @@ async fn run(place: Place) {
         let Err(failure) = check(&place, &case).await else { continue };
         // Of several fields, the first one that is enough.
         for one in &case.changes {
-            let single = Case { changes: vec![one.clone()], ..case.clone() };
+            let single = Case { changes: vec![one.clone()], wrapped: None, ..case.clone() };
             if let Err(failure) = check(&place, &single).await {
                 panic!("DISTLOCK_GARBLED_SEED={} with 1 case: {single:?}: {failure}", seed.wrapping_add(number));
             }
@@ -514,6 +514,8 @@ struct Case {
     before: Before,
     /// Paths below the record, and their new values.
     changes: Vec<(String, Bson)>,
+    /// A field whose value becomes the only element of an array, which a filter by the value finds.
+    wrapped: Option<String>,
     operations: Vec<Operation>,
 }
 
@@ -563,8 +565,9 @@ impl Case {
             let numbers = NUMBERS[rng.usize(0..NUMBERS.len())];
             changes.extend(numbers.map(|field| (field.to_owned(), random_value(rng, 0))));
         }
+        let wrapped = (rng.u8(0..4) == 0).then(|| random_field(rng));
         let operations = (0..rng.usize(1..=3)).map(|_| OPERATIONS[rng.usize(0..OPERATIONS.len())]).collect();
-        Self { before, changes, operations }
+        Self { before, changes, wrapped, operations }
     }
 }
 
@@ -656,6 +659,10 @@ impl Place {
             let set = doc! { "$set": { path(field): value.clone() } };
             // A path that the record does not have in this form is no case.
             let _ = self.raw.update_one(doc! { "_id": parties.key.as_str() }, set).await;
+        }
+        if let Some(field) = &case.wrapped {
+            let set = doc! { "$set": { path(field): [format!("${}", path(field))] } };
+            let _ = self.raw.update_one(doc! { "_id": parties.key.as_str() }, vec![set]).await;
         }
         for operation in &case.operations {
             let before = self.read(&parties.key).await;

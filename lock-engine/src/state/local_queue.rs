@@ -212,8 +212,8 @@ impl<C: CarriedLease> LocalQueues<C> {
         self.shard(key).get(key)?.held.clone()
     }
 
-    /// Records that the lease in transit with the turn is lost, or does not suit its caller. The caller
-    /// that gets the turn must request the key from the store.
+    /// Records that the lease in transit with the turn is lost, or does not suit its caller. The
+    /// caller that gets the turn must request the key from the store.
     pub(crate) fn mark_unheld(&self, key: &LockKey, lease: &AcquisitionId) {
         if let Some(entry) = self.shard(key).get_mut(key) {
             // Another lease may hold it by now.

@@ -506,7 +506,7 @@ fn is_absent(value: impl Into<Bson>) -> Document {
 }
 
 /// [`is_absent`] as the condition of a filter, where null also matches an element of an array.
-fn absent() -> Document {
+pub(crate) fn absent() -> Document {
     doc! { "$eq": Bson::Null, "$not": { "$type": "array" } }
 }
 

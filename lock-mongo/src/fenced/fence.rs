@@ -4,6 +4,8 @@ use distlock_api::{ErrorKind, FencingToken, HasFencingToken, LockError, Result};
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::UpdateModifications;
 
+use crate::lease::absent;
+
 /// The fencing token of a guard, as a condition and a stamp on documents of the application's own
 /// collections.
 ///
@@ -129,7 +131,7 @@ impl Fence {
         let field = &self.field;
         // MongoDB would compare the elements of an array.
         let number = doc! { field: { "$lte": self.token, "$not": { "$type": "array" } } };
-        let nothing = doc! { field: { "$eq": null, "$not": { "$type": "array" } } };
+        let nothing = doc! { field: absent() };
         let open = doc! { "$or": [number, nothing] };
         doc! { "$and": [filter, open] }
     }

@@ -426,8 +426,9 @@ async fn run(place: Place) {
         let case = Case::random(&mut Rng::with_seed(seed.wrapping_add(number)));
         let Err(failure) = check(&place, &case).await else { continue };
         // Of several fields, the first one that is enough.
-        for one in &case.changes {
-            let single = Case { changes: vec![one.clone()], wrapped: None, ..case.clone() };
+        let singles = case.changes.iter().map(|one| Case { changes: vec![one.clone()], wrapped: None, ..case.clone() });
+        let wrapped = case.wrapped.iter().map(|_| Case { changes: vec![], ..case.clone() });
+        for single in singles.chain(wrapped) {
             if let Err(failure) = check(&place, &single).await {
                 panic!("DISTLOCK_GARBLED_SEED={} with 1 case: {single:?}: {failure}", seed.wrapping_add(number));
             }
@@ -669,7 +670,8 @@ impl Place {
             let answer = self.carry_out(*operation, &parties, before.as_ref()).await;
             let after = self.read(&parties.key).await;
             if after.is_none() && self.may_be_purged(before.as_ref()) {
-                return answer.map(drop);
+                let _ = answer?;
+                break;
             }
             let outcome = match answer? {
                 Ok(()) => Ok(()),

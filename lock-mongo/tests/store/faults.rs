@@ -18,8 +18,8 @@ use distlock_mongo::mongodb::event::command::CommandEvent;
 use distlock_mongo::mongodb::options::{ClientOptions, Credential, ServerAddress};
 use distlock_mongo::{MongoProvider, MongoStore};
 
-use super::Checks;
 use super::world::{LONG, Sent, World, admin, claim, granted, key, queued, random_name, release, ticket};
+use super::{Checks, PARTS};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, alone C18 hung_server_is_bounded);
@@ -27,6 +27,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, alone C14 leases_are_kept_while_acquisitions_are_slow);
     // The callers take all the CPU that they get.
     checks.add_heavy(
+        PARTS,
         "C14_refused_callers_that_do_not_pause_cost_no_lease",
         refused_callers_that_do_not_pause_cost_no_lease,
     );

@@ -2,7 +2,7 @@
 //! is lost, and the connection is silent from then on.
 //!
 //! Each key can be taken by another provider within two request timeouts, as if its call had been
-//! alone, and no lease is lost whose time is not over. These checks need the whole machine.
+//! alone, and no lease is lost whose time is not over.
 
 use std::fmt;
 use std::future::IntoFuture;
@@ -17,10 +17,10 @@ use distlock_mongo::{DocumentLocks, MongoProvider};
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::Checks;
 use super::lateness::Lateness;
 use super::proxied::{behind, primary};
 use super::world::{LONG, World, random_name};
+use super::{Checks, PARTS};
 
 /// How long a check waits for what has no bound of its own.
 const AT_LAST: Duration = Duration::from_secs(120);
@@ -74,21 +74,19 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     let all = Level::from_env().expect("a level") >= Level::Standard;
     for calls in [Calls::Acquire, Calls::Release, Calls::Renew, Calls::AcquireAll, Calls::LockAll] {
         for way in [Way::ToServer, Way::ToClient] {
-            let case = |keys| Case { calls, keys, way, request_timeout: REQUEST };
             // What took longest before batches were withdrawn as batches.
             let is_quick = match calls {
                 Calls::Acquire | Calls::Release => way == Way::ToServer,
                 Calls::AcquireAll => way == Way::ToClient,
                 Calls::Renew | Calls::LockAll => false,
             };
-            let keys: &[usize] = match (all, is_quick) {
-                (true, _) => &[MANY],
-                (false, true) => &[KEYS],
-                (false, false) => &[],
+            let (keys, parts) = match (all, is_quick) {
+                (true, _) => (MANY, PARTS),
+                (false, true) => (KEYS, 1),
+                (false, false) => continue,
             };
-            for case in keys.iter().copied().map(case) {
-                checks.add_heavy(&case.to_string(), move |world| half_open(world, case));
-            }
+            let case = Case { calls, keys, way, request_timeout: REQUEST };
+            checks.add_heavy(parts, &case.to_string(), move |world| half_open(world, case));
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The store on real servers: replica sets and standalones, all started by this binary.
 //!
 //! Every check has a collection of its own. Those that disturb a whole server share a few others,
-//! on each of which they run one after the other. Heavy checks, which need the whole machine, run
-//! before all others, one at a time.
+//! on each of which they run one after the other. Heavy checks, which need the whole machine or a
+//! third of it, run before all others.
 
 /// Adds a check under the name of its function, after the clause or rule that it tests. A check
 /// that disturbs its server for others runs `alone` there.
@@ -80,6 +80,8 @@ use world::World;
 const CHECKS_PER_PROCESSOR: usize = 8;
 /// How many servers of a topology there are for checks that disturb them.
 const DISTURBED: usize = 10;
+/// The parts of the machine that heavy checks share.
+const PARTS: u32 = 3;
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
@@ -97,8 +99,8 @@ fn main() -> ExitCode {
         Vec::from_iter(needed.next().map(|first| runtime.block_on(MongoServer::start(first)).expect("a server")));
     servers.extend(runtime.block_on(try_join_all(needed.map(MongoServer::start))).expect("servers"));
     let Trials { heavy, alone, others } = trials(&runtime, &servers, at_once, level);
-    let one_by_one = Arguments { test_threads: Some(1), ..arguments.clone() };
-    let of_heavy = libtest_mimic::run(&one_by_one, heavy);
+    let by_parts = Arguments { test_threads: Some(PARTS as usize), ..arguments.clone() };
+    let of_heavy = libtest_mimic::run(&by_parts, heavy);
     // A check that waits for its turn keeps no other one from running.
     arguments.test_threads.get_or_insert(at_once + alone.len());
     let of_others = libtest_mimic::run(&arguments, alone.into_iter().chain(others).collect());
@@ -175,6 +177,7 @@ struct Checks<'a> {
     disturbed: Disturbed,
     /// How many checks share servers at once.
     places: Arc<Semaphore>,
+    parts: Arc<Semaphore>,
     names: &'a mut Names,
     trials: Trials,
 }
@@ -182,7 +185,7 @@ struct Checks<'a> {
 /// The checks by the company that they can bear.
 #[derive(Default)]
 struct Trials {
-    /// Those that need the whole machine.
+    /// Those that need the machine, or parts of it.
     heavy: Vec<Trial>,
     /// Those that need a server of their own.
     alone: Vec<Trial>,
@@ -233,21 +236,25 @@ impl Checks<'_> {
         self.trials.alone.push(trial);
     }
 
-    /// Adds a check that needs the whole machine.
+    /// Adds a check that needs so many of the machine's [`PARTS`].
     fn add_heavy<F: Future<Output = ()> + Send + 'static>(
         &mut self,
+        parts: u32,
         name: &str,
         check: impl FnOnce(World) -> F + Send + 'static,
     ) {
-        self.push_heavy(name, boxed(check));
+        self.push_heavy(parts, name, boxed(check));
     }
 
-    fn push_heavy(&mut self, name: &str, check: Check) {
+    fn push_heavy(&mut self, needed: u32, name: &str, check: Check) {
         if self.names.leave_out(name) {
             return;
         }
-        let world = self.shared.world.clone();
-        let trial = self.trial(name, async move || run(check, world).await);
+        let (world, parts) = (self.shared.world.clone(), Arc::clone(&self.parts));
+        let trial = self.trial(name, async move || {
+            let _parts = parts.acquire_many(needed).await;
+            run(check, world).await
+        });
         self.trials.heavy.push(trial);
     }
 
@@ -267,6 +274,7 @@ async fn run(check: Check, world: World) -> Result<(), Failed> {
 /// Returns the checks for the servers of each topology.
 fn trials(runtime: &Arc<Runtime>, servers: &[MongoServer], at_once: usize, level: Level) -> Trials {
     let places = Arc::new(Semaphore::new(at_once));
+    let parts = Arc::new(Semaphore::new(PARTS as usize));
     let mut trials = Trials::default();
     let mut names = Names { level, ..Names::default() };
     for topology in TOPOLOGIES {
@@ -278,9 +286,12 @@ fn trials(runtime: &Arc<Runtime>, servers: &[MongoServer], at_once: usize, level
         let is_the_only_one = others.is_empty() || others.contains(&one);
         let disturbed = if is_the_only_one { vec![shared.clone()] } else { others.into_iter().map(site).collect() };
         let disturbed = Disturbed::new(disturbed);
-        let places = Arc::clone(&places);
-        let mut checks = Checks { runtime, shared, disturbed, places, names: &mut names, trials };
+        let (places, parts) = (Arc::clone(&places), Arc::clone(&parts));
+        let mut checks = Checks { runtime, shared, disturbed, places, parts, names: &mut names, trials };
         // The longest first.
+        fenced_transactions::add(&mut checks);
+        foreign::add(&mut checks);
+        documents::add(&mut checks);
         once::add(&mut checks);
         lease::add(&mut checks);
         renewal::add(&mut checks);
@@ -307,12 +318,9 @@ fn trials(runtime: &Arc<Runtime>, servers: &[MongoServer], at_once: usize, level
         slow::add(&mut checks);
         admin::add(&mut checks);
         fenced::add(&mut checks);
-        fenced_transactions::add(&mut checks);
-        foreign::add(&mut checks);
         garbled::add(&mut checks);
         removing::add(&mut checks);
         imitated::add(&mut checks);
-        documents::add(&mut checks);
         trials = checks.trials;
     }
     if names.left_out > 0 {

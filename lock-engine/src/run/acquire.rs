@@ -265,10 +265,7 @@ impl Engine {
             ledger::Registration::Registered => {}
             ledger::Registration::NeedsKeeper(wake) => self.start_keeper(lease.home(), wake),
             ledger::Registration::Closed => return NewGuard::Closed,
-            ledger::Registration::Refused => {
-                self.local_queues.mark_unheld(lease.key(), lease.claim().id());
-                return NewGuard::Late(lease.take_turn().or(passes));
-            }
+            ledger::Registration::Refused => return NewGuard::Late(lease.take_turn().or(passes)),
         }
         self.open_stream_soon();
         if let Some(turn) = passes {

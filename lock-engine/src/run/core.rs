@@ -158,9 +158,6 @@ impl Engine {
         } else {
             self.withdraw_lost(lease);
         }
-        if lease.is_in_transit() {
-            self.local_queues.mark_unheld(lease.key(), lease.claim().id());
-        }
         self.local_queues.nudge(lease.key());
         lease.pass_turn();
     }

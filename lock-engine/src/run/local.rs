@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::run::clock;
 use crate::run::core::Engine;
 use crate::run::held::HeldLease;
-use crate::run::transit::{Delivery, Lease, Turn, Wanted};
+use crate::run::transit::{Delivery, Turn, Wanted};
 use crate::simulation::defect;
 use crate::state::local_queue::Found;
 use crate::state::wait::Limit;
@@ -86,11 +86,10 @@ impl Engine {
     async fn use_turn(self: &Arc<Self>, mut turn: Turn, wanted: &Wanted) -> std::result::Result<HeldLease, Turn> {
         if let Some(handed_on) = turn.take_lease() {
             let lease = handed_on.lease();
-            let unheld = |lease: &Lease| self.local_queues.mark_unheld(&wanted.key, lease.claim().id());
             // A lease that is handed on brings nothing else with it (rule R21 of distlock-mongo's
             // PROTOCOL).
             if wanted.met_by(lease) {
-                let (token, was_parked) = lease.receive(turn, &clock::now()).inspect_err(|_| unheld(lease))?;
+                let (token, was_parked) = lease.receive(turn, &clock::now())?;
                 self.ledger().count_hand_over();
                 // A lease that was parked was not queried about when it was given up.
                 if let Some(limits) = self.options.hand_off.as_ref().filter(|_| was_parked)
@@ -100,7 +99,6 @@ impl Engine {
                 }
                 return Ok(HeldLease::new(self.clone(), lease.clone(), token));
             }
-            unheld(lease);
             // Once its release has been sent, the lease has no holder. If the caller leaves
             // meanwhile, the release continues in the background.
             if !defect!(NotReleasedBeforeHandOn)

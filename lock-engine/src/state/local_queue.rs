@@ -62,7 +62,7 @@ pub(crate) struct LocalQueues<C: CarriedLease> {
 type Shard<C> = HashMap<LockKey, LocalQueue<C>, RandomState>;
 
 struct LocalQueue<C: CarriedLease> {
-    /// The lease that has the turn; `None` while a caller without a lease has it.
+    /// The last lease that had the turn, since a caller without a lease got it. It may be lost.
     held: Option<AcquisitionId>,
     /// Whether others may hold the key beside the one that has the turn, because it is one of them
     /// and has only just come.
@@ -109,7 +109,7 @@ impl<C: CarriedLease> LocalQueue<C> {
 
     /// Returns the caller to notify. If it is not asleep yet, the notification is kept for it.
     fn nudge(&mut self) -> Option<Arc<Notify>> {
-        self.nudged |= self.nudge.is_none() && self.held.is_none();
+        self.nudged |= self.nudge.is_none();
         self.nudge.clone()
     }
 }
@@ -124,7 +124,7 @@ impl<C: CarriedLease> Default for LocalQueues<C> {
 pub(crate) enum Found<C: CarriedLease> {
     /// No other caller of this process wants the key.
     Turn(Turn<C>),
-    /// A guard of this process holds the key.
+    /// A guard of this process holds the key, unless its lease is lost.
     Held,
     /// Another caller of this process is acquiring the key.
     Acquiring,
@@ -207,18 +207,9 @@ impl<C: CarriedLease> LocalQueues<C> {
         }
     }
 
-    /// Returns the lease of this process that holds the key.
+    /// Returns the lease of this process that holds the key, unless it is lost.
     pub(crate) fn holder(&self, key: &LockKey) -> Option<AcquisitionId> {
         self.shard(key).get(key)?.held.clone()
-    }
-
-    /// Records that the lease in transit with the turn is lost, or does not suit its caller. The
-    /// caller that gets the turn must request the key from the store.
-    pub(crate) fn mark_unheld(&self, key: &LockKey, lease: &AcquisitionId) {
-        if let Some(entry) = self.shard(key).get_mut(key) {
-            // Another lease may hold it by now.
-            entry.held.take_if(|held| held == lease);
-        }
     }
 
     #[cfg(test)]
@@ -359,8 +350,7 @@ impl<C: CarriedLease> Turn<C> {
         })
     }
 
-    /// Takes the lease that came with the turn. It holds the key, until a caller
-    /// [marks](LocalQueues::mark_unheld) that it does not.
+    /// Takes the lease that came with the turn.
     pub(crate) fn take_lease(&mut self) -> Option<C> {
         self.0.as_mut()?.lease.take()
     }

@@ -47,11 +47,6 @@ impl<C: CarriedLease> Lease<C> {
         self.state().turn = Some(turn);
     }
 
-    /// Returns whether the lease is in transit from one guard to the next.
-    pub(crate) fn is_in_transit(&self) -> bool {
-        !self.state().is_in_hand()
-    }
-
     /// Returns whether the lease can pass, as it is, to a guard of this mode, with these terms,
     /// this holder and this runtime.
     pub(crate) fn meets(&self, mode: Mode, terms: &LeaseTerms, holder: &Holder, home: HomeId) -> bool {

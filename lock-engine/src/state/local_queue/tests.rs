@@ -102,19 +102,6 @@ fn each_of_many_callers_can_leave() {
 }
 
 #[test]
-fn a_lease_that_was_lost_in_transit_frees_no_other_one() {
-    let (turns, key) = turns();
-    let Found::Turn(turn) = turns.try_take(&key, &()) else { panic!("no caller wants it yet") };
-    let [lost, next] = ["lost", "next"].map(AcquisitionId::new);
-    turn.mark_held(&lost);
-    turn.mark_held(&next);
-    turns.mark_unheld(&key, &lost);
-    assert_eq!(turns.holder(&key), Some(next.clone()));
-    turns.mark_unheld(&key, &next);
-    assert_eq!(turns.holder(&key), None);
-}
-
-#[test]
 fn a_parked_lease_goes_to_the_next_caller_or_to_the_one_that_unparks_it() {
     let (turns, key): (Arc<LocalQueues<Parcel>>, _) = (Arc::default(), LockKey::new("k").unwrap());
     let (parcel, until) = (|| Parcel(AcquisitionId::new("a")), Instant::now());
@@ -211,6 +198,16 @@ fn a_nudge_is_kept_until_the_caller_sleeps() {
     turns.nudge(&key);
     assert!(poll(pin!(nudged.notified())).is_ready());
     assert!(poll(pin!(nudged.notified())).is_pending());
+}
+
+#[test]
+fn a_nudge_is_kept_by_a_caller_whose_lease_is_lost() {
+    let (turns, key) = turns();
+    let Found::Turn(turn) = turns.try_take(&key, &()) else { panic!("no caller wants it yet") };
+    turn.mark_held(&AcquisitionId::new("lost"));
+    turns.nudge(&key);
+    let nudged = turn.nudged();
+    assert!(poll(pin!(nudged.notified())).is_ready(), "it has to ask the store");
 }
 
 #[test]

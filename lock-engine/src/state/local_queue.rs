@@ -207,7 +207,7 @@ impl<C: CarriedLease> LocalQueues<C> {
         }
     }
 
-    /// Returns the lease of this process that holds the key, unless it is lost.
+    /// Returns the lease of this process that holds the key. It may be lost: the ledger knows.
     pub(crate) fn holder(&self, key: &LockKey) -> Option<AcquisitionId> {
         self.shard(key).get(key)?.held.clone()
     }

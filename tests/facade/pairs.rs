@@ -30,7 +30,7 @@ fn find(folder: &Path, file: &str, texts: &mut Vec<String>) {
 fn sources(name: &str) -> Vec<String> {
     let (binary, file) = name.split_once('/').expect("a binary or a package");
     let (folder, file) = match binary {
-        "engine" => ("lock-engine/tests", name),
+        "engine" => ("lock-memory/tests", name),
         "store" => ("lock-mongo/tests", name),
         "checks" => ("conformance/src", name),
         "simulator" => ("lock-engine/simulator/tests", file),

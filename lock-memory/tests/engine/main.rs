@@ -1,6 +1,7 @@
 //! The engine's integration tests, by clause of the contract (`lock-api/CONTRACT.md`). Time is
 //! paused unless a test says otherwise. The store is the memory store with planned faults, or
-//! [`store::ScriptedStore`] over it.
+//! [`store::ScriptedStore`] over it. They are in this package because the engine's is compiled with
+//! optimization, which takes longer than it would save here.
 //!
 //! | clause | module |
 //! |---|---|

@@ -38,7 +38,7 @@ async fn c13_calls_to_a_frozen_primary_end_when_it_has_been_replaced() {
     // More than the client has permits for: these do not go in batches. A batch without an answer
     // is withdrawn after its bound (R24), which would be this limit.
     let mut waiting = JoinSet::new();
-    for number in 0..40 {
+    for number in 0..20 {
         let locks = locks.clone();
         waiting.spawn(async move { locks.try_acquire(format!("key-{number}")).await });
     }

@@ -17,6 +17,9 @@ const ELECTION_LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(50);
 /// The default of 10 s makes the first election of three members take as long.
 const ELECTION_TIMEOUT_MS: i32 = 2_000;
+/// Before it accepts writes, a new primary waits so long for a member that is frozen. The default
+/// is 10 s.
+const HEARTBEAT_TIMEOUT_SECS: i32 = 2;
 
 /// Returns the connection string of one server, independent of the server's configured address.
 pub(crate) fn direct_uri(address: &str) -> String {
@@ -61,7 +64,7 @@ pub(crate) async fn initiate(client: &Client, members: &[String]) -> Result<(), 
     let config = doc! {
         "_id": NAME,
         "members": hosts,
-        "settings": { "electionTimeoutMillis": ELECTION_TIMEOUT_MS },
+        "settings": { "electionTimeoutMillis": ELECTION_TIMEOUT_MS, "heartbeatTimeoutSecs": HEARTBEAT_TIMEOUT_SECS },
     };
     admin(client, doc! { "replSetInitiate": config }).await.map(drop)
 }

@@ -1,17 +1,17 @@
-//! Thousands of read-modify-write increments of 16 locked documents, by four processes. At random
-//! moments one process after the other is killed, or stopped for longer than its leases last. No
-//! increment is lost, and none is made twice.
+//! A thousand read-modify-write increments of 16 locked documents, by four processes. While the
+//! work goes on, one process after the other is killed, or stopped for longer than its leases last.
+//! No increment is lost, and none is made twice.
 //!
 //! Each document also counts the increments of each process, in the same commit. The document must
 //! have every commit that was confirmed to a process. It may have more: commits during which the
 //! process was killed.
 //!
-//! There are 2,000 increments unless `DISTLOCK_INCREMENTS` is set: `DISTLOCK_INCREMENTS=10000 cargo
-//! test -p distlock-mongo --test servers increments`.
+//! `DISTLOCK_INCREMENTS` sets how many there are: `DISTLOCK_INCREMENTS=10000 cargo test -p
+//! distlock-mongo --test servers increments`.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use distlock_api::ErrorKind;
@@ -23,6 +23,7 @@ use futures_util::TryStreamExt;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
+use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::Trials;
@@ -31,7 +32,7 @@ const DOCUMENTS: i64 = 16;
 const PROCESSES: usize = 4;
 /// The number of concurrent tasks of one process.
 const TASKS: u64 = 4;
-const DEFAULT_TOTAL: i64 = 2_000;
+const DEFAULT_TOTAL: i64 = 1_000;
 /// Many times the duration on an idle machine.
 const BOUND_OF_EACH: Duration = Duration::from_millis(60);
 /// `<uri> <collection> <name> <increments of each document>`
@@ -126,10 +127,31 @@ struct Said {
     made: i64,
     unknown: i64,
     lost: i64,
+    /// It says nothing more.
+    ended: bool,
     killed: bool,
 }
 
-type Ledger = Arc<Mutex<BTreeMap<String, Said>>>;
+/// What all processes have said so far.
+#[derive(Clone, Default)]
+struct Ledger(Arc<Pages>);
+
+#[derive(Default)]
+struct Pages {
+    by_name: Mutex<BTreeMap<String, Said>>,
+    /// Notified after each line, and when a process has ended.
+    news: Notify,
+}
+
+impl Ledger {
+    fn by_name(&self) -> MutexGuard<'_, BTreeMap<String, Said>> {
+        self.0.by_name.lock().unwrap()
+    }
+
+    fn made(&self) -> i64 {
+        self.by_name().values().map(|said| said.made).sum()
+    }
+}
 
 struct Worker {
     name: String,
@@ -144,19 +166,24 @@ impl Worker {
         command.env(CHILD, format!("{uri} {collection} {name} {quota}")).stdout(Stdio::piped()).kill_on_drop(true);
         let mut process = command.spawn().expect("a process");
         let mut lines = BufReader::new(process.stdout.take().expect("piped")).lines();
-        ledger.lock().unwrap().insert(name.clone(), Said::default());
+        ledger.by_name().insert(name.clone(), Said::default());
         let (heard, of) = (ledger.clone(), name.clone());
         let listening = tokio::spawn(async move {
             while let Ok(Some(line)) = lines.next_line().await {
-                let mut ledger = heard.lock().unwrap();
-                let said = ledger.get_mut(&of).unwrap();
-                match line.as_str() {
-                    "made" => said.made += 1,
-                    "unknown" => said.unknown += 1,
-                    "lost" => said.lost += 1,
-                    other => panic!("{other}"),
+                {
+                    let mut ledger = heard.by_name();
+                    let said = ledger.get_mut(&of).unwrap();
+                    match line.as_str() {
+                        "made" => said.made += 1,
+                        "unknown" => said.unknown += 1,
+                        "lost" => said.lost += 1,
+                        other => panic!("{other}"),
+                    }
                 }
+                heard.0.news.notify_one();
             }
+            heard.by_name().get_mut(&of).unwrap().ended = true;
+            heard.0.news.notify_one();
         });
         Self { name, process, listening }
     }
@@ -177,7 +204,7 @@ impl Worker {
         self.process.kill().await.expect("killed");
         // Reads its earlier output that is still in the pipe.
         self.listening.await.expect("lines");
-        ledger.lock().unwrap().get_mut(&self.name).unwrap().killed = true;
+        ledger.by_name().get_mut(&self.name).unwrap().killed = true;
     }
 }
 
@@ -193,21 +220,12 @@ async fn supervise(uri: &str, total: i64) {
     let start = || Worker::start(uri, &collection, quota, &ledger);
     let mut workers: Vec<Worker> = (0..PROCESSES).map(|_| start()).collect();
     let (mut kills, mut stops) = (0, 0);
+    let pause = || total / 40 + fastrand::i64(..total / 8);
+    let mut disturbed_at = pause();
     while !workers.is_empty() {
-        tokio::time::sleep(Duration::from_millis(fastrand::u64(1000..3000))).await;
-        let mut left = Vec::new();
-        for mut worker in workers {
-            match worker.process.try_wait().expect("a status") {
-                None => left.push(worker),
-                Some(status) => {
-                    assert!(status.success(), "{} ended with {status}", worker.name);
-                    worker.listening.await.expect("lines");
-                }
-            }
-        }
-        workers = left;
-        let made: i64 = ledger.lock().unwrap().values().map(|said| said.made).sum();
-        if made < quota * DOCUMENTS * 9 / 10 && !workers.is_empty() {
+        ledger.0.news.notified().await;
+        let made = ledger.made();
+        if made >= disturbed_at && made < total * 9 / 10 {
             let at = fastrand::usize(..workers.len());
             if kills > 0 && fastrand::bool() {
                 workers[at].stop().await;
@@ -217,6 +235,14 @@ async fn supervise(uri: &str, total: i64) {
                 workers.push(start());
                 kills += 1;
             }
+            disturbed_at = ledger.made() + pause();
+        }
+        let (ended, working) = workers.into_iter().partition(|worker: &Worker| ledger.by_name()[&worker.name].ended);
+        workers = working;
+        for mut worker in ended {
+            worker.listening.await.expect("lines");
+            let status = worker.process.wait().await.expect("a status");
+            assert!(status.success(), "{} ended with {status}", worker.name);
         }
     }
     let took = started.elapsed();
@@ -239,7 +265,7 @@ async fn supervise(uri: &str, total: i64) {
             *by.entry(name.clone()).or_default() += made;
         }
     }
-    let ledger = ledger.lock().unwrap();
+    let ledger = ledger.by_name();
     let (mut unheard, mut lost) = (0, 0);
     for (name, said) in &*ledger {
         let there = by.remove(name).unwrap_or(0);

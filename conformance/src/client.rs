@@ -256,6 +256,16 @@ impl Client {
             idle.await.map_err(|failure| failure.reworded(|said| format!("{said}: {:?}", self.accounting())))
         })
     }
+
+    /// Polls until no clean-up is running in the background. What an acquisition whose outcome was
+    /// unknown has left in the store may be taken until then.
+    #[track_caller]
+    pub(crate) fn until_cleaned_up(&self) -> impl Future<Output = Verdict> {
+        located_at_caller(async move {
+            let ended = async || Ok(self.accounting().unsettled == 0);
+            eventually(SOON, "the clean-up in the background to end", ended).await
+        })
+    }
 }
 
 /// Whether no lock is held, no caller waits, and the accounting balances.

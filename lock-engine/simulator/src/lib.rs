@@ -220,7 +220,7 @@ async fn finish(network: &Arc<Network>, records: &Records, processes: Vec<Proces
         }
         process.callers.abort_all();
         if process.killed {
-            debug_assert!(process.dead.load(Ordering::Relaxed), "killed by now");
+            assert!(process.dead.load(Ordering::Relaxed), "killed by now");
             continue;
         }
         let was_closed = is_closed(&process.locks).await;

@@ -192,7 +192,7 @@ impl<T: Send + 'static> InFlight<T> {
 
     /// Starts a new call; none may be under way.
     pub(crate) fn begin(&mut self, call: Call<T>) {
-        debug_assert!(self.0.is_none(), "R11: one call at a time");
+        assert!(self.0.is_none(), "R11: one call at a time");
         self.0 = Some(call);
     }
 

@@ -45,17 +45,17 @@ fn main() -> ExitCode {
     let servers = Servers::default();
     let mut tests = Tests { runtime: runtime.clone(), servers: servers.clone(), trials: Vec::new() };
     // The longest first.
+    waits::add(&mut tests);
     secrets::add(&mut tests);
+    once::add(&mut tests);
     losses::add(&mut tests);
     doctor::add(&mut tests);
     terminal::add(&mut tests);
     stops::add(&mut tests);
     run::add(&mut tests);
-    waits::add(&mut tests);
     ends::add(&mut tests);
     init::add(&mut tests);
     modes::add(&mut tests);
-    once::add(&mut tests);
     admin::add(&mut tests);
     let Tests { trials, .. } = tests;
     let conclusion = libtest_mimic::run(&arguments, trials);

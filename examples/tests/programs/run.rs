@@ -28,7 +28,7 @@ pub(crate) const ALL: [&str; 10] =
 pub(crate) const LEASE: &str = "4";
 
 /// How many programs run at the same time, whatever the number of processors: they mostly wait.
-const AT_ONCE: usize = 4;
+const AT_ONCE: usize = 8;
 
 /// A run with its checks, and its name.
 pub(crate) type Case<'a> = (&'a str, &'a (dyn Fn(&str) + Sync));

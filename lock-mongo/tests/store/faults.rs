@@ -229,7 +229,7 @@ async fn refused_callers_that_do_not_pause_cost_no_lease(world: World) {
         let client = Client::with_options(options).unwrap();
         let locks = MongoProvider::builder_from_client(&client).database("distlock_test").collection(name);
         let locks = locks.build().unwrap();
-        let ttl = Duration::from_secs(4);
+        let ttl = Duration::from_secs(3);
         let held = locks.acquire(key()).ttl(ttl).await.unwrap();
         begun.send(()).unwrap();
         for _ in 0..60 {

@@ -289,6 +289,11 @@ fn trials(runtime: &Arc<Runtime>, servers: &[MongoServer], at_once: usize, level
         let (places, parts) = (Arc::clone(&places), Arc::clone(&parts));
         let mut checks = Checks { runtime, shared, disturbed, places, parts, names: &mut names, trials };
         // The longest first.
+        slow::add(&mut checks);
+        codes::add(&mut checks);
+        streams::add(&mut checks);
+        proxied::add(&mut checks);
+        modes::add(&mut checks);
         fenced_transactions::add(&mut checks);
         foreign::add(&mut checks);
         documents::add(&mut checks);
@@ -300,22 +305,17 @@ fn trials(runtime: &Arc<Runtime>, servers: &[MongoServer], at_once: usize, level
         fast_path::add(&mut checks);
         batch::add(&mut checks);
         older::add(&mut checks);
-        modes::add(&mut checks);
         late::add(&mut checks);
         hints::add(&mut checks);
-        streams::add(&mut checks);
         values::add(&mut checks);
         force::add(&mut checks);
         wire::add(&mut checks);
         faults::add(&mut checks);
-        codes::add(&mut checks);
         options::add(&mut checks);
         provider::add(&mut checks);
         runtimes::add(&mut checks);
         reports::add(&mut checks);
-        proxied::add(&mut checks);
         half_open::add(&mut checks);
-        slow::add(&mut checks);
         admin::add(&mut checks);
         fenced::add(&mut checks);
         garbled::add(&mut checks);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use distlock_api::ReleaseOutcome::{AlreadyLost, Released};
 use distlock_api::{AcquisitionId, LockKey, Mode};
+use distlock_conformance::Level;
 use distlock_engine::store::{
     Attempt, BatchStore, Claim, LeaseStore, QueueStanding, Release, Renewal, Reply, Standing,
 };
@@ -474,7 +475,8 @@ impl Drop for Log {
 }
 
 async fn random_operations_follow_the_rules(world: World) {
-    let keys = std::env::var("RANDOM_KEYS").ok().and_then(|keys| keys.parse().ok()).unwrap_or(12);
+    let default = if Level::from_env().expect("a level") < Level::Standard { 4 } else { 12 };
+    let keys = std::env::var("RANDOM_KEYS").ok().and_then(|keys| keys.parse().ok()).unwrap_or(default);
     for _ in 0..keys {
         let (store, name) = world.named_store();
         let before = Before::new(&world, &name);

@@ -133,19 +133,21 @@ struct Said {
 }
 
 /// What all processes have said so far.
-#[derive(Clone, Default)]
-struct Ledger(Arc<Pages>);
-
 #[derive(Default)]
-struct Pages {
+struct Ledger {
     by_name: Mutex<BTreeMap<String, Said>>,
-    /// Notified after each line, and when a process has ended.
+    /// Notified after each change.
     news: Notify,
 }
 
 impl Ledger {
     fn by_name(&self) -> MutexGuard<'_, BTreeMap<String, Said>> {
-        self.0.by_name.lock().unwrap()
+        self.by_name.lock().unwrap()
+    }
+
+    fn note(&self, name: &str, change: impl FnOnce(&mut Said)) {
+        change(self.by_name().get_mut(name).unwrap());
+        self.news.notify_one();
     }
 
     fn made(&self) -> i64 {
@@ -160,7 +162,7 @@ struct Worker {
 }
 
 impl Worker {
-    fn start(uri: &str, collection: &str, quota: i64, ledger: &Ledger) -> Self {
+    fn start(uri: &str, collection: &str, quota: i64, ledger: &Arc<Ledger>) -> Self {
         let name = format!("p{:08x}", fastrand::u32(..));
         let mut command = Command::new(std::env::current_exe().expect("this program"));
         command.env(CHILD, format!("{uri} {collection} {name} {quota}")).stdout(Stdio::piped()).kill_on_drop(true);
@@ -170,20 +172,14 @@ impl Worker {
         let (heard, of) = (ledger.clone(), name.clone());
         let listening = tokio::spawn(async move {
             while let Ok(Some(line)) = lines.next_line().await {
-                {
-                    let mut ledger = heard.by_name();
-                    let said = ledger.get_mut(&of).unwrap();
-                    match line.as_str() {
-                        "made" => said.made += 1,
-                        "unknown" => said.unknown += 1,
-                        "lost" => said.lost += 1,
-                        other => panic!("{other}"),
-                    }
-                }
-                heard.0.news.notify_one();
+                heard.note(&of, |said| match line.as_str() {
+                    "made" => said.made += 1,
+                    "unknown" => said.unknown += 1,
+                    "lost" => said.lost += 1,
+                    other => panic!("{other}"),
+                });
             }
-            heard.by_name().get_mut(&of).unwrap().ended = true;
-            heard.0.news.notify_one();
+            heard.note(&of, |said| said.ended = true);
         });
         Self { name, process, listening }
     }
@@ -204,7 +200,7 @@ impl Worker {
         self.process.kill().await.expect("killed");
         // Reads its earlier output that is still in the pipe.
         self.listening.await.expect("lines");
-        ledger.by_name().get_mut(&self.name).unwrap().killed = true;
+        ledger.note(&self.name, |said| said.killed = true);
     }
 }
 
@@ -216,14 +212,14 @@ async fn supervise(uri: &str, total: i64) {
     let new = |id| doc! { "_id": id, "value": 0_i64, "by": {}, "token": 0_i64 };
     counters.insert_many((0..DOCUMENTS).map(new)).await.expect("inserted");
 
-    let (ledger, started) = (Ledger::default(), Instant::now());
+    let (ledger, started) = (Arc::<Ledger>::default(), Instant::now());
     let start = || Worker::start(uri, &collection, quota, &ledger);
     let mut workers: Vec<Worker> = (0..PROCESSES).map(|_| start()).collect();
     let (mut kills, mut stops) = (0, 0);
-    let pause = || total / 40 + fastrand::i64(..total / 8);
+    let pause = || total / 40 + fastrand::i64(0..total / 16);
     let mut disturbed_at = pause();
     while !workers.is_empty() {
-        ledger.0.news.notified().await;
+        ledger.news.notified().await;
         let made = ledger.made();
         if made >= disturbed_at && made < total * 9 / 10 {
             let at = fastrand::usize(..workers.len());

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use distlock_api::{Accounting, LockGuard, LockKey, Wait};
+use distlock_api::{LockGuard, LockKey, Wait};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -159,8 +159,8 @@ async fn leaving_keeps_the_order(cx: Context) -> Verdict {
         // has lost its place.
         drop(waiters.remove(1));
         let (leaver, left) = (&others[2], u64::from(cx.profile().is_one_provider()));
-        let has_left = |now: Accounting| now.waiting == left && now.unsettled == 0;
-        eventually(SOON, "the withdrawal to end", async || Ok(has_left(leaver.accounting()))).await?;
+        leaver.until_waiting(left).await?;
+        leaver.until_cleaned_up().await?;
         waiters.push(newcomer.spawn_take(&key, renewed(LONG)));
         until_queued(&cx, &newcomer, &key, 2).await?;
         cx.recorder().queued(newcomer.number(), &key);

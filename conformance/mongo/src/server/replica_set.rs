@@ -17,7 +17,7 @@ const ELECTION_LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(50);
 /// The default of 10 s makes the first election of three members take as long.
 const ELECTION_TIMEOUT_MS: i32 = 2_000;
-/// Before it accepts writes, a new primary waits so long for a member that is frozen. The default
+/// How long a new primary waits for a member that is frozen before it accepts writes. The default
 /// is 10 s.
 const HEARTBEAT_TIMEOUT_SECS: i32 = 2;
 
